@@ -1,0 +1,168 @@
+"""Closed schemas of the catalog files. Every row says where and when it was read."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from engineroom.names import KvCacheFormat, Support, WeightFormat
+
+
+def _as_tuple(value: Any) -> Any:
+    if isinstance(value, str):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _source_text(value: Any) -> Any:
+    return getattr(value, "text", value)
+
+
+Sources = Annotated[tuple[str, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+VersionText = Annotated[str, BeforeValidator(_source_text)]
+
+
+class Row(BaseModel):
+    """Closed and frozen; lax about int/float, strict about keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SkuFile(Row):
+    """`build/skus/<id>.yaml`. Memory in MiB as NVML reports it; peaks dense, in TFLOPS."""
+
+    schema_version: Literal[1]
+    id: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+    name: str
+    aliases: tuple[str, ...] = ()
+    architecture: str
+    compute_capability: Annotated[VersionText, Field(pattern=r"^\d+\.\d$")]
+    memory_mib: Annotated[int, Field(gt=0)]
+    memory_basis: Literal["nvml", "nominal"]
+    memory_evidence: str
+    memory_bandwidth_gbs: float
+    dense_peak_tflops: dict[str, float | None]
+    nvlink_gbs_bidirectional: float | None
+    interconnect: str
+    tdp_w: float | None
+    mig_supported: bool
+    mig_max_instances: int | None
+    data_center: bool
+    node_label: str
+    node_label_confidence: str | None
+    source: Sources
+    verified_on: str
+    confidence: str
+    note: str | None = None
+    max_gpus_per_node: Annotated[int, Field(gt=0)] = 8
+
+
+class StackFile(Row):
+    """`deploy/stacks/<release>.yaml`: one Triton trtllm container."""
+
+    schema_version: Literal[1]
+    id: VersionText
+    image: str
+    tensorrt_llm: VersionText
+    tensorrt: VersionText | None
+    torch: VersionText | None
+    cuda: VersionText | None
+    python: VersionText | None
+    toolkit_driver: VersionText | None
+    min_driver: VersionText | None
+    image_size_gb: float | None = None
+    source: Sources
+    verified_on: str
+    confidence: str
+    note: str | None = None
+
+
+class PrecisionTable(Row):
+    """Support of formats for one lane and version range, by compute capability."""
+
+    lane: Literal["engine", "llmapi"]
+    versions: str
+    source: Sources
+    verified_on: str
+    confidence: str
+    weights: dict[str, dict[str, Support]]
+    kv_cache: dict[str, dict[str, Support]]
+
+
+class PrecisionFile(Row):
+    schema_version: Literal[1]
+    legend: str
+    tables: tuple[PrecisionTable, ...]
+    notes: tuple[str, ...]
+
+
+class LaneRow(Row):
+    lane: Literal["engine", "llmapi"]
+    versions: str
+    support: Support
+    reason: str
+    fix: str
+    source: str
+
+
+class LanesFile(Row):
+    schema_version: Literal[1]
+    lanes: tuple[LaneRow, ...]
+
+
+class DriverFloor(Row):
+    cuda: VersionText
+    min_driver: VersionText
+
+
+class DriversFile(Row):
+    schema_version: Literal[1]
+    floors: tuple[DriverFloor, ...]
+    source: str
+    verified_on: str
+    confidence: str
+
+
+class GroupSize(Row):
+    default: int
+    allowed: tuple[int, ...]
+
+
+class WeightRecipe(Row):
+    """`build/recipes/weights/<id>.yaml`: how a weight format is made.
+
+    `bytes_per_group_scale` is the size of one scale as exported; 0 for per-tensor formats.
+    `recommended_samples` is a default for `init`, not a limit.
+    """
+
+    schema_version: Literal[1]
+    id: str
+    weights: WeightFormat
+    modelopt_config: str | None
+    quant_algo: str | None
+    algorithm: str
+    weight_granularity: str
+    activation_scheme: str
+    group_size: GroupSize | None
+    weight_dtype: str
+    bytes_per_group_scale: int
+    trtllm_checkpoint: bool
+    recommended_samples: int
+    source: Sources
+    verified_on: str
+    confidence: str
+
+
+class KvRecipe(Row):
+    """`build/recipes/kv_cache/<id>.yaml`; `scales`: calibrated, cast or absent."""
+
+    schema_version: Literal[1]
+    id: str
+    kv_cache: KvCacheFormat
+    modelopt_config: str | None
+    kv_cache_quant_algo: str | None
+    scales: Literal["calibrated", "cast", "absent"]
+    source: Sources
+    verified_on: str
+    confidence: str

@@ -1,0 +1,63 @@
+"""Options that several verbs share, and the state of one invocation. Cheap to import."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from engineroom.names import StrEnum
+
+
+class LogFormat(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+class OutputFormat(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+
+
+class FailOn(StrEnum):
+    ERROR = "error"
+    WARN = "warn"
+
+
+class RuntimeOption(StrEnum):
+    TENSORRT_LLM = "tensorrt_llm"
+    REFERENCE = "reference"
+
+
+@dataclass
+class State:
+    """Set by the root callback, read by verbs and the error printer."""
+
+    log_format: LogFormat = LogFormat.TEXT
+    run_id: str = field(default_factory=lambda: _run_id())
+
+
+def _run_id() -> str:
+    import uuid
+
+    return uuid.uuid4().hex[:16]
+
+
+state = State()
+
+SpecFile = Annotated[Path, typer.Option("--file", "-f", help="The spec file.", show_default=True)]
+SPEC_DEFAULT = Path("engineroom.yaml")
+CatalogDir = Annotated[
+    Path | None,
+    typer.Option("--catalog", help="Overlay of the shipped facts (or ENGINEROOM_CATALOG)."),
+]
+OutDir = Annotated[
+    Path | None, typer.Option("--out", help="Workspace (default: engineroom-out/<name>).")
+]
+Format = Annotated[OutputFormat, typer.Option("--format", help="Output on stdout.")]
+TargetId = Annotated[
+    str | None, typer.Option("--target", help="Only this target, by id (see `plan`).")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")]

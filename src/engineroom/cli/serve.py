@@ -1,0 +1,75 @@
+"""`engineroom serve`."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from engineroom.cli.options import (
+    SPEC_DEFAULT,
+    CatalogDir,
+    DryRun,
+    Format,
+    OutDir,
+    OutputFormat,
+    RuntimeOption,
+    SpecFile,
+    TargetId,
+)
+from engineroom.errors import ExternalToolError
+from engineroom.names import ExitCode
+
+
+def command(
+    file: SpecFile = SPEC_DEFAULT,
+    target: TargetId = None,
+    out: OutDir = None,
+    fmt: Format = OutputFormat.TABLE,
+    runtime: Annotated[
+        RuntimeOption, typer.Option("--runtime", help="`reference` needs no GPU and is no engine.")
+    ] = RuntimeOption.REFERENCE,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="HTTP port; 0 picks one.")] = 8000,
+    catalog: CatalogDir = None,
+    dry_run: DryRun = False,
+) -> int:
+    """Serve a target on this machine until Ctrl-C: real tritonserver, reference runtime."""
+    import signal
+    import time
+
+    from engineroom.cli.console import job_for
+    from engineroom.names import RuntimeName
+    from engineroom.pipeline import render, serve
+
+    job = job_for(file, catalog, out)
+    name = RuntimeName(str(runtime))
+    if dry_run:
+        typer.echo(json.dumps(render(job, target, runtime=name, dry_run=True), indent=2))
+        return int(ExitCode.OK)
+    # A supervisor stops us with TERM; that is as clean a stop as Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with serve(job, target, runtime=name, http_port=port) as serving:
+            ends = serving.server.endpoints
+            facts = {
+                "target": serving.repository.target.target.id,
+                "runtime": str(name),
+                "model": serving.repository.target.lane.client.model,
+                "http": ends.url,
+                "grpc": f"127.0.0.1:{ends.grpc}",
+                "metrics": f"http://127.0.0.1:{ends.metrics}/metrics",
+                "pid": serving.server.pid,
+                "ready_seconds": round(serving.ready_seconds, 1),
+            }
+            if fmt is OutputFormat.JSON:
+                typer.echo(json.dumps(facts))
+            else:
+                typer.echo("\n".join(f"{key:14}{value}" for key, value in facts.items()))
+                typer.echo("Ctrl-C stops it")
+            while (code := serving.server.poll()) is None:
+                time.sleep(0.5)
+            raise ExternalToolError(f"tritonserver ended by itself with code {code}")
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+    return int(ExitCode.OK)

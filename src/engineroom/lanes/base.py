@@ -1,0 +1,116 @@
+"""The lane protocol: how a checkpoint becomes something Triton can serve.
+
+Pure: a lane turns facts into steps, arguments and render contexts; the runner does the rest. The
+pipeline picks lanes from one list (`engineroom.lanes.LANES`) and never compares their names.
+
+Besides the five members that any lane needs, `client` says how a request is written, because the
+field names differ between lanes and a client must not guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from engineroom.catalog import Contract, KvRecipe, WeightRecipe
+from engineroom.names import LaneName, RuntimeName
+from engineroom.render import TreeLayout
+from engineroom.spec import DeploymentSpec, Target
+from engineroom.types import ClientFields, Finding, GpuSku, StackRelease, Step
+
+
+@dataclass(frozen=True)
+class LaneRequest:
+    """One resolved target: what every lane method gets.
+
+    Attributes:
+        checkpoint: POSIX path of the quantized checkpoint, relative to the workspace root.
+        max_seq_len: the spec's limit, or the model's.
+    """
+
+    spec: DeploymentSpec
+    target: Target
+    sku: GpuSku
+    stack: StackRelease
+    contract: Contract
+    weight_recipe: WeightRecipe
+    kv_recipe: KvRecipe
+    max_seq_len: int | None
+    checkpoint: str
+
+
+@dataclass(frozen=True)
+class RepositoryRequest:
+    """What a repository is rendered from.
+
+    Attributes:
+        artefact_dir: absolute path of the engine or package as the server will see it.
+        tokenizer_dir: absolute path of the tokenizer folder as the server will see it.
+    """
+
+    lane_request: LaneRequest
+    runtime: RuntimeName
+    artefact_dir: str
+    tokenizer_dir: str
+
+
+@dataclass(frozen=True)
+class RepositoryContext:
+    """A template set and its variables."""
+
+    layout: TreeLayout
+    variables: Mapping[str, Any]
+
+
+class Lane(Protocol):
+    """One way from a checkpoint to a server."""
+
+    @property
+    def name(self) -> LaneName: ...
+
+    @property
+    def stack_versions(self) -> str:
+        """PEP 440 range of TensorRT-LLM versions this lane is written for."""
+
+    @property
+    def client(self) -> ClientFields: ...
+
+    def findings(
+        self, spec: DeploymentSpec, target: Target, sku: GpuSku, stack: StackRelease
+    ) -> list[Finding]:
+        """Rules that only this lane knows."""
+
+    def steps(self, request: LaneRequest) -> list[Step]:
+        """What builds the artefact; argv relative to the workspace root."""
+
+    def repository_context(self, request: RepositoryRequest) -> RepositoryContext:
+        """Layout and variables of the model repository."""
+
+    def documents(self, request: LaneRequest) -> Mapping[str, Any]:
+        """Data files that belong in the artefact, by file name; dumped as YAML."""
+
+
+def tensor_context(tensors: list[Mapping[str, Any]], **types: str) -> list[dict[str, Any]]:
+    """Tensors of a contract as template variables.
+
+    Args:
+        types: values for data types that upstream's templates leave to a placeholder, by its name
+            (``logits_datatype="TYPE_FP32"``).
+    """
+    result = []
+    for tensor in tensors:
+        data_type = str(tensor["data_type"])
+        if data_type.startswith("${"):
+            data_type = types[data_type[2:-1]]
+        result.append(
+            {
+                "name": tensor["name"],
+                "data_type": data_type,
+                "dims": list(tensor["dims"]),
+                "reshape": tensor.get("reshape"),
+                "optional": bool(tensor.get("optional")),
+                "allow_ragged_batch": bool(tensor.get("allow_ragged_batch")),
+            }
+        )
+    return result

@@ -1,0 +1,77 @@
+"""The engine lane behind the lane protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from engineroom.lanes.base import LaneRequest, RepositoryContext, RepositoryRequest
+from engineroom.lanes.engine import build, repository
+from engineroom.names import LaneName, Severity
+from engineroom.render import TreeLayout
+from engineroom.spec import DeploymentSpec, Target
+from engineroom.types import ClientFields, Finding, GpuSku, StackRelease, Step
+
+_MODELS = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble")
+_LAYOUT = TreeLayout(
+    templates={f"{model}/config.pbtxt": f"engine/{model}/config.pbtxt.j2" for model in _MODELS},
+    verbatim={
+        "preprocessing/1/model.py": "engine/preprocessing/1/model.py",
+        "preprocessing/1/text_codec.py": "shared/text_codec.py",
+        "postprocessing/1/model.py": "engine/postprocessing/1/model.py",
+        "postprocessing/1/text_codec.py": "shared/text_codec.py",
+        "tensorrt_llm/1/README.txt": "engine/tensorrt_llm/1/README.txt",
+        "ensemble/1/README.txt": "engine/ensemble/1/README.txt",
+    },
+)
+
+
+class EngineLane:
+    """`trtllm-build`, then preprocessing, tensorrt_llm, postprocessing and ensemble."""
+
+    name = LaneName.ENGINE
+    stack_versions = ">=0.21,<1.3"
+    client = ClientFields(
+        model="ensemble",
+        prompt="text_input",
+        max_tokens="max_tokens",
+        stream="stream",
+        output="text_output",
+        parts="delta",
+    )
+
+    def findings(
+        self, spec: DeploymentSpec, target: Target, sku: GpuSku, stack: StackRelease
+    ) -> list[Finding]:
+        """The lane works, and ends with the 1.2 line: say so before anyone builds on it."""
+        return [
+            Finding(
+                "engine-lane-is-frozen",
+                Severity.INFO,
+                "targets[].lane",
+                "the engine lane ends with the TensorRT-LLM 1.2 line; upstream removed it in July 2026",
+                "plan the move to lane: llmapi",
+                "NVIDIA/TensorRT-LLM PR #15918, #15907, #16369",
+                target.id,
+            )
+        ]
+
+    def steps(self, request: LaneRequest) -> list[Step]:
+        flags, reasons = build.build_flags(request)
+        ranks = request.target.tensor_parallel * request.target.pipeline_parallel
+        return [
+            Step(
+                name="build-engine",
+                argv=build.argv(flags),
+                image=request.stack.image,
+                inputs=(f"{request.checkpoint}/trtllm",),
+                outputs=("config.json", *(f"rank{i}.engine" for i in range(ranks))),
+                reasons=reasons,
+            )
+        ]
+
+    def documents(self, request: LaneRequest) -> Mapping[str, Any]:
+        return {}
+
+    def repository_context(self, request: RepositoryRequest) -> RepositoryContext:
+        return RepositoryContext(layout=_LAYOUT, variables=repository.variables(request))

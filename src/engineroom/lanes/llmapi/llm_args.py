@@ -1,0 +1,80 @@
+"""LLM arguments of one TensorRT-LLM version, each with the reason it was set.
+
+The argument models forbid unknown keys since 1.0, so nothing is emitted that the version's contract
+does not list. What upstream re-defaulted between versions is always written out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engineroom.errors import InternalError
+from engineroom.lanes.base import LaneRequest
+from engineroom.names import KvCacheFormat
+
+
+def llm_args(request: LaneRequest) -> tuple[dict[str, Any], dict[str, str]]:
+    """(arguments, reasons by argument).
+
+    Raises:
+        InternalError: an argument that the contract does not know; our fault, not the user's.
+    """
+    spec, target, contract = request.spec, request.target, request.contract
+    serving, limits, fields = spec.serving, target.limits, contract.llm_fields
+    args: dict[str, Any] = {}
+    why: dict[str, str] = {}
+
+    def put(name: str, value: Any, reason: str) -> None:
+        args[name] = value
+        why[name] = reason
+
+    put("backend", "pytorch", "the only backend of this lane")
+    put("tensor_parallel_size", target.tensor_parallel, "targets[].tensor_parallel")
+    put("pipeline_parallel_size", target.pipeline_parallel, "targets[].pipeline_parallel")
+    put("max_batch_size", limits.max_batch_size, "default changed from unset to 2048 in 2026")
+    put("max_num_tokens", limits.max_num_tokens, "targets[].limits.max_num_tokens")
+    if request.max_seq_len is not None:
+        put("max_seq_len", request.max_seq_len, "targets[].limits.max_seq_len, or the model's")
+    put("max_beam_width", limits.max_beam_width, "default changed from unset to 1 in 2026")
+    put("enable_chunked_prefill", serving.chunked_context, "serving.chunked_context")
+    if serving.attention_backend != "auto":
+        put("attn_backend", serving.attention_backend, "serving.attention_backend")
+    if spec.model.trust_remote_code:
+        put("trust_remote_code", True, "model.trust_remote_code was asked for")
+
+    nested = contract.nested_fields("kv_cache_config", "KvCacheConfig")
+    kv: dict[str, Any] = {
+        "enable_block_reuse": serving.kv_block_reuse,
+        "free_gpu_memory_fraction": serving.kv_cache_free_gpu_mem_fraction,
+    }
+    dtype = "fp8" if spec.precision.kv_cache is KvCacheFormat.FP8 else "auto"
+    if "dtype" in nested:
+        # 16-bit names are not synced to the quantization config before 1.3; auto means 16 bit here.
+        kv["dtype"] = dtype
+    elif "kv_cache_dtype" in fields:
+        put("kv_cache_dtype", dtype, "a flat argument before 1.0")
+    put("kv_cache_config", kv, "fraction is a share of what is free after load")
+    put(
+        "scheduler_config",
+        {"capacity_scheduler_policy": serving.scheduler_policy.upper()},
+        "serving.scheduler_policy; enum names are upper case",
+    )
+    if "cuda_graph_config" in fields:
+        put(
+            "cuda_graph_config",
+            {"max_batch_size": limits.max_batch_size, "enable_padding": True},
+            "CUDA graphs are on by default since 1.0; padding lets any batch size use one",
+        )
+    elif "use_cuda_graph" in fields:
+        put("use_cuda_graph", True, "off by default before 1.0")
+        put("cuda_graph_max_batch_size", limits.max_batch_size, "limits.max_batch_size")
+        put("cuda_graph_padding_enabled", True, "padding lets any batch size use a graph")
+
+    unknown = sorted(set(args) - set(fields)) + sorted(
+        f"kv_cache_config.{k}" for k in set(kv) - nested
+    )
+    if unknown:
+        raise InternalError(
+            f"LLM arguments {', '.join(unknown)} are not in the contract of {contract.version}"
+        )
+    return args, why

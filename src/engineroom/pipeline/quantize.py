@@ -1,0 +1,239 @@
+"""`quantize`: a checkpoint in the spec's two precisions, with its manifest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from engineroom.errors import UsageError
+from engineroom.pipeline.check import require_no_errors
+from engineroom.pipeline.job import Job
+from engineroom.runner import files, manifest, model_source, process
+from engineroom.runner.texts import read_documents
+
+EXPORT_VERSION = 1
+"""Raised when the layout of what `quantize` writes changes: older checkpoints are made again."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A finished checkpoint.
+
+    Attributes:
+        path: absolute; holds ``hf/``, and ``trtllm/`` where the engine lane needs it.
+        reused: True when a verified one with the same inputs was already there.
+    """
+
+    path: Path
+    manifest: dict[str, Any]
+    reused: bool
+
+    def relative(self, job: Job) -> str:
+        return self.path.relative_to(job.out).as_posix()
+
+
+def _needs_trtllm(job: Job) -> bool:
+    """Whether any target's build reads a TensorRT-LLM checkpoint."""
+    return job.weight_recipe.trtllm_checkpoint and any(
+        name.endswith("/trtllm")
+        for item in job.targets
+        if item.contract is not None
+        for step in item.lane.steps(job.lane_request(item, "checkpoint"))
+        for name in step.inputs
+    )
+
+
+def _inputs(job: Job, model: Path) -> dict[str, Any]:
+    """Everything that decides the result; its digest is the checkpoint's key."""
+    spec = job.loaded.spec
+    calibration = spec.calibration
+    facts: dict[str, Any] = {
+        "export_version": EXPORT_VERSION,
+        "modelopt": _version("nvidia-modelopt"),
+        "source_digest": model_source.source_digest(model),
+        "tokenizer": spec.model.tokenizer,
+        "trust_remote_code": spec.model.trust_remote_code,
+        "recipe": job.weight_recipe.model_dump(mode="json", exclude={"source", "verified_on"}),
+        "kv_recipe": job.kv_recipe.model_dump(mode="json", exclude={"source", "verified_on"}),
+        "group_size": job.group_size,
+        "trtllm": _needs_trtllm(job),
+        "calibration": None,
+    }
+    if calibration is not None and _quantizes(job):
+        with job.located():
+            documents, file = read_documents(calibration.dataset, job.loaded.folder)
+        facts["calibration"] = {
+            "dataset_digest": files.sha256_file(file) if file else files.sha256_json(documents),
+            "documents": len(documents),
+            **calibration.model_dump(mode="json", exclude={"dataset"}),
+        }
+    return facts
+
+
+def _quantizes(job: Job) -> bool:
+    return bool(job.weight_recipe.modelopt_config or job.kv_recipe.modelopt_config)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def folder_name(job: Job, key: str) -> str:
+    group = f"-g{job.group_size}" if job.weight_recipe.group_size else ""
+    return f"{job.weight_recipe.id}{group}-kv_{job.kv_recipe.id}-{key[:12]}"
+
+
+def find(job: Job) -> Checkpoint:
+    """The finished checkpoint of this spec.
+
+    Raises:
+        UsageError: it was not made yet, or is damaged.
+    """
+    model = _model(job, download=False)
+    key = files.sha256_json(_inputs(job, model))
+    path = job.out / "checkpoints" / folder_name(job, key)
+    try:
+        return Checkpoint(path, manifest.load(path, "checkpoint"), True)
+    except UsageError as error:
+        error.hint = "run `engineroom quantize` first, or `engineroom up` for the whole chain"
+        raise
+
+
+def _model(job: Job, *, download: bool) -> Path:
+    with job.located():
+        folder = model_source.local_folder(
+            job.loaded.spec.model, job.loaded.folder, download=download
+        )
+        if folder is None:
+            raise UsageError(
+                f"`{job.loaded.spec.model.source}` is not on this machine",
+                where=job.loaded.where("model.source"),
+                hint="run `engineroom quantize`, which fetches it, or name a local folder",
+            )
+        return folder
+
+
+def quantize(
+    job: Job, *, dry_run: bool = False, evaluate: bool = True
+) -> Checkpoint | dict[str, Any]:
+    """Make the checkpoint, or reuse a verified one; with `dry_run`, only say what would be done.
+
+    Raises:
+        FindingsError: `check` finds errors. MissingError: the extra is not installed.
+        ExternalToolError, InternalError: the child failed; nothing is left that a stage accepts.
+    """
+    require_no_errors(job)
+    spec = job.loaded.spec
+    model = _model(job, download=not dry_run)
+    inputs = _inputs(job, model)
+    key = files.sha256_json(inputs)
+    path = job.out / "checkpoints" / folder_name(job, key)
+    if dry_run:
+        return {"checkpoint": path.as_posix(), "exists": path.is_dir(), "inputs": inputs}
+    kept = manifest.reuse(path, "checkpoint", key)
+    if kept is not None:
+        job.reporter.note(f"reusing verified checkpoint {path.name}")
+        return Checkpoint(path, kept, True)
+    calibration = spec.calibration
+    roots = tuple(root / "model_repo_templates" for root in job.catalog.roots)
+    log = job.out / "logs" / f"quantize-{job.run_id}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with files.staged(path) as staging, job.located():
+        request = {
+            "source": str(model),
+            "tokenizer": str(_tokenizer(job, model)),
+            "out": str(staging),
+            "weights": str(spec.precision.weights),
+            "modelopt_config": job.weight_recipe.modelopt_config,
+            "modelopt_kv_config": job.kv_recipe.modelopt_config,
+            "group_size": job.group_size,
+            "trtllm": inputs["trtllm"],
+            "trust_remote_code": spec.model.trust_remote_code,
+            "dataset": calibration.dataset if calibration and _quantizes(job) else None,
+            "spec_dir": str(job.loaded.folder),
+            "samples": calibration.samples if calibration else 0,
+            "seq_len": calibration.seq_len if calibration else 0,
+            "batch_size": calibration.batch_size if calibration else 1,
+            "seed": calibration.seed if calibration else 0,
+            "eval_documents": calibration.eval_documents if calibration else 0,
+            "evaluate": evaluate and calibration is not None and calibration.eval_documents > 0,
+            "reference_paths": [
+                str(root / name) for root in roots for name in ("shared", "reference")
+            ],
+        }
+        result = process.run_module(
+            "engineroom.runner.quantize_child",
+            request,
+            log=log,
+            on_event=lambda event: _report(job, event),
+        )
+        result.pop("event")
+        content = manifest.write(
+            staging,
+            "checkpoint",
+            run_id=job.run_id,
+            catalog_digest=job.catalog.digest,
+            key=key,
+            facts=_facts(job, inputs, result),
+        )
+    return Checkpoint(path, content, False)
+
+
+def _tokenizer(job: Job, model: Path) -> Path:
+    name = job.loaded.spec.model.tokenizer
+    if name is None:
+        return model
+    path = Path(name).expanduser()
+    path = path if path.is_absolute() else job.loaded.folder / path
+    if not path.is_dir():
+        raise UsageError(
+            f"`{name}` is no folder",
+            where=job.loaded.where("model.tokenizer"),
+            hint="name a local tokenizer folder, or drop the key to use the model's own",
+        )
+    return path
+
+
+def _report(job: Job, event: dict[str, Any]) -> None:
+    if event["event"] == "phase":
+        job.reporter.progress(str(event["name"]), 0, int(event["total"]))
+    elif event["event"] == "progress":
+        job.reporter.progress(str(event["phase"]), int(event["done"]), int(event["total"]))
+
+
+def _facts(job: Job, inputs: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+    """The conditions, without which no result of this checkpoint means anything."""
+    recipe, kv, spec = job.weight_recipe, job.kv_recipe, job.loaded.spec
+    calibration = inputs["calibration"]
+    return {
+        "model": {
+            "source": spec.model.source,
+            "revision": spec.model.revision,
+            "source_digest": inputs["source_digest"],
+            "licences": result.pop("licences"),
+        },
+        "weights": {
+            "format": str(recipe.weights),
+            "recipe": recipe.id,
+            "quant_algo": recipe.quant_algo,
+            "algorithm": recipe.algorithm,
+            "granularity": recipe.weight_granularity,
+            "activation_scheme": recipe.activation_scheme,
+            "group_size": job.group_size,
+        },
+        "kv_cache": {
+            "format": kv.kv_cache_quant_algo.lower() if kv.kv_cache_quant_algo else "16-bit",
+            "quant_algo": kv.kv_cache_quant_algo,
+            "scales": kv.scales,
+        },
+        "calibration": calibration and {"dataset": spec.calibration.dataset, **calibration}
+        if spec.calibration
+        else None,
+        "layouts": ["hf", *(["trtllm tp1 pp1"] if inputs["trtllm"] else [])],
+        **result,
+    }

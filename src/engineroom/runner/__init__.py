@@ -1,0 +1,1 @@
+"""The only side effects: disk, processes, HTTP, GPU."""

@@ -1,0 +1,171 @@
+"""Where a model is, what its config says, and what its safetensors headers hold."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+from engineroom.errors import MissingError, UsageError, Where
+from engineroom.runner import files
+from engineroom.spec.model import Model
+from engineroom.types import ModelShape
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*\Z")
+_WANTED = (
+    "*.json",
+    "*.safetensors",
+    "*.model",
+    "*.txt",
+    "*.jinja",
+    "LICENSE*",
+    "NOTICE*",
+    "USE_POLICY*",
+)
+# A safetensors file starts with 8 bytes of header length; a Git LFS pointer is a short text file.
+_LFS = b"version https://git-lfs"
+
+
+def looks_like_hub_id(source: str) -> bool:
+    return bool(_HUB_ID.match(source)) and not Path(source).exists()
+
+
+def local_folder(model: Model, spec_dir: Path, *, download: bool) -> Path | None:
+    """The folder of the model on this machine.
+
+    Args:
+        spec_dir: relative sources are relative to the spec file.
+        download: fetch a hub id that is not in the local cache.
+
+    Returns:
+        None for a hub id that is not here when `download` is off.
+
+    Raises:
+        UsageError: a path that is not there. MissingError: no huggingface_hub for a hub id.
+        ExternalToolError never; hub failures are UsageErrors with the hub's words.
+    """
+    path = Path(model.source).expanduser()
+    path = path if path.is_absolute() else spec_dir / path
+    if path.is_dir():
+        return path
+    where = Where(key="model.source")
+    if path.exists() or not looks_like_hub_id(model.source):
+        raise UsageError(
+            f"`{model.source}` is neither a model folder nor a hub id",
+            where=where,
+            hint="name a folder with config.json and safetensors, or a hub id such as Qwen/Qwen3-8B",
+        )
+    if importlib.util.find_spec("huggingface_hub") is None:
+        if not download:
+            return None
+        raise MissingError(
+            "a hub id needs `huggingface_hub`",
+            where=where,
+            hint="pip install 'engineroom[quantize]'",
+        )
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(
+            snapshot_download(
+                model.source,
+                revision=model.revision,
+                allow_patterns=[*_WANTED, *(["*.py"] if model.trust_remote_code else [])],
+                local_files_only=not download,
+            )
+        )
+    except Exception as error:
+        if not download:
+            return None
+        raise UsageError(
+            f"cannot fetch `{model.source}`: {type(error).__name__}: {str(error).splitlines()[0]}",
+            where=where,
+            hint="check the id, the network and HF_TOKEN, or name a local folder",
+        ) from None
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """`config.json` of a model folder.
+
+    Raises:
+        UsageError: missing or not a JSON object.
+    """
+    path = folder / "config.json"
+    try:
+        config = files.read_json(path)
+    except FileNotFoundError:
+        raise UsageError(
+            "no config.json: not a Hugging Face model folder",
+            where=Where(path.as_posix(), key="model.source"),
+            hint="name the folder that holds config.json",
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"unreadable: {error}", where=Where(path.as_posix())) from None
+    if not isinstance(config, dict):
+        raise UsageError("config.json is not an object", where=Where(path.as_posix()))
+    return config
+
+
+def read_shape(folder: Path) -> ModelShape:
+    """Shape facts of a model folder.
+
+    Raises:
+        UsageError: a size key is missing or of the wrong type.
+    """
+    path = folder / "config.json"
+    try:
+        return ModelShape.from_config(read_config(folder))
+    except KeyError as error:
+        raise UsageError(
+            f"the key {error} is missing or no number",
+            where=Where(path.as_posix(), key=error.args[0]),
+        ) from None
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        raise UsageError(f"unusable sizes: {error}", where=Where(path.as_posix())) from None
+
+
+def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Tensor name to shape, from the safetensors headers alone; empty without such files.
+
+    Raises:
+        UsageError: a Git LFS pointer or a damaged header.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            head = file.read(8)
+            if _LFS.startswith(head) and head:
+                raise UsageError(
+                    "a Git LFS pointer, not weights",
+                    where=Where(path.as_posix()),
+                    hint="run `git lfs pull` in the model folder",
+                )
+            try:
+                (length,) = struct.unpack("<Q", head)
+                if length > path.stat().st_size:
+                    raise ValueError("header longer than the file")
+                header = json.loads(file.read(length))
+                for name, entry in header.items():
+                    if name != "__metadata__":
+                        shapes[name] = tuple(int(n) for n in entry["shape"])
+            except (struct.error, ValueError, KeyError, TypeError) as error:
+                raise UsageError(
+                    f"not a safetensors file: {error}",
+                    where=Where(path.as_posix()),
+                    hint="download it again",
+                ) from None
+    return shapes
+
+
+def source_digest(folder: Path) -> str:
+    """One digest over the files that make up the model."""
+    listing = {
+        path.name: files.sha256_file(path)
+        for pattern in (*_WANTED, "*.py")
+        for path in sorted(folder.glob(pattern))
+        if path.is_file()
+    }
+    return files.digest_of(dict(sorted(listing.items())))

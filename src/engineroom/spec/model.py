@@ -1,0 +1,276 @@
+"""Pydantic models of `engineroom.yaml`, schema version 1.
+
+Closed (unknown keys are errors) and frozen. Additive optional keys stay v1; anything else is a v2
+with a converter. Validators stay pure: no file, network or catalog is looked at here; what needs
+those is a check.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from engineroom.names import KvCacheFormat, LaneName, WeightFormat
+
+SCHEMA_VERSION = 1
+DNS_LABEL = r"^[a-z0-9]([-a-z0-9]{0,51}[a-z0-9])?$"
+
+
+class Closed(BaseModel):
+    """No extra keys, no mutation, no silent coercion between strings and numbers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_enum_values=False)
+
+
+def _enum(cls: Any) -> Any:
+    """Accept an enum's value in strict mode, as YAML gives strings."""
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, str) and not isinstance(value, cls):
+            allowed = [str(item) for item in cls]
+            if value not in allowed:
+                raise ValueError(f"{value!r} is not one of {', '.join(allowed)}")
+            return cls(value)
+        return value
+
+    return BeforeValidator(convert)
+
+
+def _as_float(value: Any) -> Any:
+    return (
+        float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+    )
+
+
+Number = Annotated[float, BeforeValidator(_as_float)]
+Text = Annotated[str, Field(min_length=1, max_length=4096)]
+PositiveInt = Annotated[int, Field(ge=1)]
+
+
+def _no_nul(value: str) -> str:
+    if "\x00" in value:
+        raise ValueError("contains a NUL character, which no path or configuration can hold")
+    return value
+
+
+class Model(Closed):
+    """Which model."""
+
+    source: Text = Field(description="Local directory, or a hub id such as Qwen/Qwen3-8B.")
+    revision: Text | None = Field(default=None, description="Branch, tag or commit of a hub id.")
+    trust_remote_code: bool = Field(
+        default=False, description="Run Python code that comes with the model. Off unless asked."
+    )
+    tokenizer: Text | None = Field(
+        default=None, description="Tokenizer source, if not the model's."
+    )
+
+    _check = field_validator("source", "revision", "tokenizer")(
+        classmethod(lambda cls, v: v if v is None else _no_nul(v))
+    )
+
+
+class Precision(Closed):
+    """Weights and KV cache: two axes."""
+
+    weights: Annotated[WeightFormat, _enum(WeightFormat)] = Field(
+        description="bf16 | fp16 | fp8 | w4a16_awq | nvfp4 | ..."
+    )
+    kv_cache: Annotated[KvCacheFormat, _enum(KvCacheFormat)] = Field(
+        default=KvCacheFormat.AUTO, description="auto | bf16 | fp16 | fp8 | nvfp4 | int8"
+    )
+    group_size: PositiveInt | None = Field(
+        default=None, description="AWQ group size (default: the recipe's, 128)."
+    )
+    recipe: Text | None = Field(
+        default=None, description="Id of a file in build/recipes/weights/, if not the format's own."
+    )
+
+
+class Calibration(Closed):
+    """Text that the quantizer sees."""
+
+    dataset: Text = Field(description="Local JSONL or text file, or a hub dataset name.")
+    samples: PositiveInt = Field(default=512, description="Sequences.")
+    seq_len: Annotated[int, Field(ge=8)] = Field(default=512, description="Tokens a sequence.")
+    batch_size: Literal["auto"] | PositiveInt = Field(
+        default="auto", description="auto picks from free memory."
+    )
+    seed: Annotated[int, Field(ge=0)] = 0
+    eval_documents: Annotated[int, Field(ge=0)] = Field(
+        default=8, description="Documents held out for perplexity before and after; 0 skips it."
+    )
+
+    _check = field_validator("dataset")(classmethod(lambda cls, v: _no_nul(v)))
+
+
+class StackRef(Closed):
+    """An explicit TensorRT-LLM version, for what is not a Triton release."""
+
+    trtllm: Text
+    image: Text | None = None
+
+
+class Limits(Closed):
+    """Sizes the server is built and started for."""
+
+    max_batch_size: PositiveInt = Field(default=64, description="Sequences at once.")
+    max_num_tokens: PositiveInt = Field(default=8192, description="Tokens a forward step.")
+    max_seq_len: PositiveInt | None = Field(
+        default=None, description="Prompt and answer in tokens (default: the model's)."
+    )
+    max_beam_width: PositiveInt = 1
+
+
+def _stack_text(value: Any) -> Any:
+    text = getattr(value, "text", None)  # a number that remembers its spelling: 26.07, 26.10
+    if isinstance(text, str):
+        return text
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+class Target(Closed):
+    """One deployment target: a SKU, a lane and a stack."""
+
+    sku: Text = Field(description="Id from build/skus/, e.g. h100-sxm.")
+    lane: Annotated[LaneName, _enum(LaneName)] = LaneName.LLMAPI
+    stack: Annotated[StackRef | Text, BeforeValidator(_stack_text)] = Field(
+        description="Triton release such as 26.07, or {trtllm: VERSION, image: REF}."
+    )
+    tensor_parallel: PositiveInt = 1
+    pipeline_parallel: PositiveInt = 1
+    driver: Text | None = Field(
+        default=None, description="NVIDIA driver on the nodes; checked against the stack."
+    )
+    limits: Limits = Limits()
+
+    @property
+    def stack_id(self) -> str:
+        return self.stack if isinstance(self.stack, str) else f"trtllm-{self.stack.trtllm}"
+
+    @property
+    def id(self) -> str:
+        """Stable, path- and DNS-safe name of the target within its spec."""
+        stack = "".join(c if c.isalnum() else "-" for c in self.stack_id.lower())
+        sku = "".join(c if c.isalnum() else "-" for c in self.sku.lower())
+        return f"{self.lane}-{sku}-tp{self.tensor_parallel}pp{self.pipeline_parallel}-{stack}"
+
+
+class Lengths(Closed):
+    """Tokens at two percentiles."""
+
+    p50: PositiveInt
+    p95: PositiveInt
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Lengths:
+        if self.p95 < self.p50:
+            raise ValueError(f"p95 ({self.p95}) is below p50 ({self.p50})")
+        return self
+
+
+class Profile(Closed):
+    """One kind of traffic."""
+
+    input_tokens: Lengths
+    output_tokens: Lengths
+    concurrency: PositiveInt | None = None
+    requests_per_second: Annotated[Number, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _one_load(self) -> Profile:
+        if (self.concurrency is None) == (self.requests_per_second is None):
+            raise ValueError("give exactly one of `concurrency` and `requests_per_second`")
+        return self
+
+
+class Slo(Closed):
+    """Latency bounds at a percentile."""
+
+    percentile: Annotated[Number, Field(gt=0, lt=100)] = 95.0
+    ttft_ms: Annotated[Number, Field(gt=0)] | None = None
+    tpot_ms: Annotated[Number, Field(gt=0)] | None = None
+    e2e_ms: Annotated[Number, Field(gt=0)] | None = None
+
+
+class Serving(Closed):
+    """How the server behaves."""
+
+    kv_block_reuse: bool = True
+    chunked_context: bool = False
+    attention_backend: Literal["auto", "TRTLLM", "FLASHINFER", "VANILLA"] = "auto"
+    kv_cache_free_gpu_mem_fraction: Annotated[Number, Field(gt=0, lt=1)] = Field(
+        default=0.90, description="Share of the memory that is free after the weights are loaded."
+    )
+    gpu_memory_utilization: Annotated[Number, Field(gt=0, lt=1)] | None = Field(
+        default=None, description="vLLM lane only: share of the total memory; never the one above."
+    )
+    scheduler_policy: Literal["guaranteed_no_evict", "max_utilization"] = "guaranteed_no_evict"
+    streaming: bool = True
+    stop_ids: Literal["generation_config"] | tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        default="generation_config",
+        description="End-of-sequence ids: from generation_config.json, or a list.",
+    )
+
+    @field_validator("stop_ids", mode="before")
+    @classmethod
+    def _list_to_tuple(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
+
+
+class Storage(Closed):
+    """The volume that holds weights and engines."""
+
+    size: Annotated[str, Field(pattern=r"^[1-9][0-9]*(Mi|Gi|Ti)$")] = "100Gi"
+    storage_class: Text | None = None
+    access_mode: Literal["ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany", "ReadWriteOncePod"] = (
+        "ReadWriteOnce"
+    )
+    existing_claim: Annotated[str, Field(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$")] | None = None
+
+
+class Deploy(Closed):
+    """Where it runs on Kubernetes."""
+
+    namespace: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] = "default"
+    replicas: Annotated[int, Field(ge=0)] = 1
+    storage: Storage = Storage()
+    image: Text | None = Field(default=None, description="Overrides the stack's image.")
+    image_pull_secret: Text | None = None
+
+
+class DeploymentSpec(Closed):
+    """`engineroom.yaml`."""
+
+    schema_version: Literal[1]
+    name: Annotated[str, Field(pattern=DNS_LABEL)] = Field(
+        description="Service name: lower case letters, digits and dashes, at most 53."
+    )
+    model: Model
+    precision: Precision
+    calibration: Calibration | None = Field(
+        default=None, description="Needed when anything is quantized."
+    )
+    targets: tuple[Target, ...] = Field(min_length=1)
+    workload: dict[Annotated[str, Field(min_length=1, max_length=63)], Profile] = {}
+    slo: Slo | None = None
+    serving: Serving = Serving()
+    deploy: Deploy = Deploy()
+
+    @field_validator("targets", mode="before")
+    @classmethod
+    def _list_to_tuple(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> DeploymentSpec:
+        seen: dict[str, int] = {}
+        for i, target in enumerate(self.targets):
+            if target.id in seen:
+                raise ValueError(
+                    f"targets[{i}] repeats targets[{seen[target.id]}] ({target.id}): "
+                    "same SKU, lane, stack and parallel sizes"
+                )
+            seen[target.id] = i
+        return self
