@@ -8,7 +8,6 @@ calibration text is Python's own language reference (pydoc topics), so nothing i
 """
 
 import json
-import os
 import shutil
 import sys
 from importlib.util import find_spec
@@ -51,7 +50,7 @@ def main(out: Path) -> None:
     shutil.copy2(Path(__file__).resolve().parents[1] / "LICENSE", partial / "LICENSE")
     (partial / "NOTICE").write_text(NOTICE, encoding="utf-8")
     shutil.rmtree(out, ignore_errors=True)
-    os.replace(partial, out)
+    partial.replace(out)
 
 
 def _tidy(folder: Path) -> None:

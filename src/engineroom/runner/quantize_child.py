@@ -210,9 +210,19 @@ def _export(model: Any, out: Path, request: dict[str, Any], dtype: Any) -> None:
                 f"ModelOpt has no TensorRT-LLM layout for {type(model).__name__}",
                 hint="use lane: llmapi for this model",
             )
+        # That exporter fuses Q, K and V (and gate and up) by giving them one amax, in place; the unified
+        # checkpoint must not depend on whether this one was written.
+        amax = {
+            name: module._amax.detach().clone()
+            for name, module in model.named_modules()
+            if getattr(module, "_amax", None) is not None
+        }
         export_tensorrt_llm_checkpoint(
             model, kind, dtype, export_dir=out / "trtllm", inference_tensor_parallel=1
         )
+        for name, module in model.named_modules():
+            if name in amax:
+                module._amax = amax[name]
     if _quant_config(request) is None:
         model.save_pretrained(out / "hf")
     else:

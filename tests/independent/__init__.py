@@ -1,0 +1,1 @@
+"""Written from the formats' definitions only; imports nothing of engineroom."""

@@ -1,0 +1,256 @@
+"""The real tritonserver in both lanes: the text it serves, streamed and not, and how it fails."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from engineroom.catalog.resources import data_root
+from engineroom.lanes import LANES
+from engineroom.names import LaneName
+from engineroom.runner import chat, client
+from tests.conftest import TINY
+
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.xdist_group("server")]
+LANE_NAMES = ["llmapi", "engine"]
+ENDS = [2, 0]
+QUESTIONS = [
+    "What is the capital of Japan?", "What colour is grass?", "Which day comes after Monday?",
+    "Which emoji shows a cat?", 'How do you say "thank you" in Japanese?', "What is 2 plus 3?",
+    "What is the weather in Paris, in celsius?", "Start a repeating timer of 10 minutes.",
+    "Write a JSON object for a person.", "What is the opposite of hot?",
+]  # fmt: skip
+RAW = [
+    'The "for" statement is used to', '{"name": "', "Return a list of", "The import statement",
+    '{"id": 7, "tags": ["', "Élan naïve über 東京", "import os\nclass", "[1, 2, ",
+    "A generator is a function which", "Ωmega and 🐱",
+]  # fmt: skip
+
+
+def prompts() -> list[str]:
+    asked = [chat.apply(TINY, [{"role": "user", "content": q}]) for q in QUESTIONS]
+    return asked + RAW
+
+
+def post(url: str, path: str, body: object) -> tuple[int, dict]:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url + path, data), timeout=60) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+@pytest.mark.parametrize("lane", LANE_NAMES)
+def test_text_equals_plain_transformers_token_for_token(servers, plain, lane):
+    """20 prompts, greedy: streamed, whole, and the independent dequantizer agree."""
+    url = servers(lane).server.endpoints.url
+    fields = LANES[LaneName(lane)].client
+    assert len(prompts()) == 20
+    for prompt in prompts():
+        ids = plain.ids(prompt, 24, ENDS)
+        want = plain.text(ids)
+        whole = client.generate(url, fields, prompt, 24, stream=False)
+        streamed = client.generate(url, fields, prompt, 24, stream=True)
+        assert whole.text == want, prompt
+        assert streamed.text == want.rstrip("\ufffd") if lane == "engine" else want, prompt
+        assert plain.tokenizer.encode(whole.text) == plain.tokenizer.encode(want)
+
+
+def test_engine_lane_tokens_equal(servers, plain):
+    """The tensorrt_llm model itself, over gRPC: token ids, not text."""
+    import tritonclient.grpc as grpc
+
+    port = servers("engine").server.endpoints.grpc
+    with grpc.InferenceServerClient(f"127.0.0.1:{port}") as server:
+        for prompt in prompts()[:6]:
+            ids = plain.tokenizer.encode(prompt)
+            tensors = {
+                "input_ids": np.array([ids], np.int32),
+                "input_lengths": np.array([[len(ids)]], np.int32),
+                "request_output_len": np.array([[24]], np.int32),
+                "end_id": np.array([[ENDS[0]]], np.int32),
+                "stop_words_list": np.array([[[ENDS[1]], [1]]], np.int32),
+            }
+            answers: list = []
+            server.start_stream(lambda result, error, a=answers: a.append((result, error)))
+            inputs = []
+            for name, array in tensors.items():
+                item = grpc.InferInput(name, list(array.shape), "INT32")
+                item.set_data_from_numpy(array)
+                inputs.append(item)
+            server.async_stream_infer("tensorrt_llm", inputs)
+            server.stop_stream()
+            result, error = answers[0]
+            assert error is None
+            got = result.as_numpy("output_ids")[0, 0].tolist()
+            length = result.as_numpy("sequence_length")[0, 0]
+            assert [t for t in got[:length] if t not in ENDS] == plain.ids(prompt, 24, ENDS)
+
+
+@pytest.mark.parametrize("lane", LANE_NAMES)
+def test_stream_comes_in_pieces(servers, lane):
+    url = servers(lane).server.endpoints.url
+    pieces: list[str] = []
+    fields = LANES[LaneName(lane)].client
+    answer = client.generate(url, fields, RAW[0], 16, stream=True, on_text=pieces.append)
+    assert len(pieces) > 8
+    assert "".join(pieces) == answer.text
+    assert answer.ttft < answer.seconds
+
+
+@pytest.mark.parametrize("lane", LANE_NAMES)
+def test_requests_at_once_equal_requests_alone(servers, lane):
+    url = servers(lane).server.endpoints.url
+    fields = LANES[LaneName(lane)].client
+
+    def ask(prompt: str) -> str:
+        return client.generate(url, fields, prompt, 16, stream=True).text
+
+    alone = [ask(prompt) for prompt in prompts()]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(ask, prompts()))
+    assert together == alone
+
+
+@pytest.mark.parametrize("lane", LANE_NAMES)
+def test_says_that_it_is_the_reference(servers, lane):
+    serving = servers(lane)
+    log = serving.server.log.read_text(errors="replace")
+    assert "runtime=reference" in log
+    url = serving.server.endpoints.url
+    with urllib.request.urlopen(f"{url}/v2/models/tensorrt_llm/config", timeout=10) as answer:
+        parameters = json.load(answer)["parameters"]
+    key = {"llmapi": "runtime", "engine": "engineroom_runtime"}[lane]
+    assert parameters[key]["string_value"] == "reference"
+
+
+def test_llmapi_errors_name_the_field(servers):
+    url = servers("llmapi").server.endpoints.url
+    path = "/v2/models/tensorrt_llm/generate"
+    status, answer = post(url, path, {"text_input": "x", "sampling_param_max_tokens": 0})
+    assert status != 200
+    assert "max_tokens must be at least 1" in answer["error"]
+    status, answer = post(url, path, {"text_input": "x", "sampling_param_max_tokens": 99999})
+    assert "max_seq_len 1024" in answer["error"]
+    status, answer = post(url, path, {"text_input": "x", "sampling_param_frequency_penalty": 0.5})
+    assert "does not compute frequency_penalty" in answer["error"]
+    status, answer = post(url, path, {"text_input": ["a", "b"]})
+    assert "must have one prompt, got 2" in answer["error"]
+    # The server still answers.
+    assert post(url, path, {"text_input": "x", "sampling_param_max_tokens": 2})[0] == 200
+
+
+def test_llmapi_extras_and_stop_words(servers, plain):
+    url = servers("llmapi").server.endpoints.url
+    path = "/v2/models/tensorrt_llm/generate"
+    body = {"text_input": RAW[0], "sampling_param_max_tokens": 24, "return_finish_reason": True}
+    _, whole = post(url, path, body)
+    assert whole["finish_reason"] == "length"
+    word = whole["text_output"][10:14]
+    _, cut = post(url, path, {**body, "sampling_param_stop": [word], "return_stop_reason": True})
+    assert cut["text_output"] == whole["text_output"].split(word)[0]
+    assert (cut["finish_reason"], cut["stop_reason"]) == ("stop", word)
+    _, echoed = post(url, path, {**body, "sampling_param_exclude_input_from_output": False})
+    assert echoed["text_output"] == RAW[0] + whole["text_output"]
+
+
+def test_engine_answers_without_the_prompt_and_ends_on_every_end_id(servers):
+    url = servers("engine").server.endpoints.url
+    prompt = chat.apply(TINY, [{"role": "user", "content": QUESTIONS[1]}])
+    _, answer = post(url, "/v2/models/ensemble/generate", {"text_input": prompt, "max_tokens": 60})
+    assert answer["text_output"] == "Grass is green."
+
+
+def test_engine_stream_without_an_id_never_gives_wrong_text(servers):
+    """A character over several tokens needs the request id; without one it is an error, not U+FFFD."""
+    url = servers("engine").server.endpoints.url
+    prompt = "Which emoji: 🐱 🐶 🦊 🐻 🐼 "
+    data = json.dumps({"text_input": prompt, "max_tokens": 24, "stream": True}).encode()
+    request = urllib.request.Request(url + "/v2/models/ensemble/generate_stream", data)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        text = answer.read().decode()
+    assert "\\ufffd" not in text.lower()
+    assert "\ufffd" not in text
+
+
+def test_model_files_import_nothing_of_ours():
+    """What a server executes: standard library, numpy, Triton's utils, transformers, tokenizers."""
+    allowed = {"numpy", "triton_python_backend_utils", "transformers", "tokenizers", "tensorrt_llm"}
+    siblings = {"runtime_api", "text_codec", "trtllm_runtime", "engineroom_reference"}
+    root = data_root() / "model_repo_templates"
+    found = [p for name in ("llmapi", "engine", "shared") for p in (root / name).rglob("*.py")]
+    assert len(found) >= 6
+    for path in found:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            for name in names:
+                top = name.split(".")[0]
+                assert top in allowed | siblings or top in sys.stdlib_module_names, (path, name)
+
+
+@pytest.mark.parametrize("lane", LANE_NAMES)
+def test_models_run_where_engineroom_cannot_be_imported(servers, lane):
+    """The stubs of the running server see the venv's packages; engineroom must not be among those used."""
+    server = servers(lane).server
+    stubs = [
+        pid
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+        if _parent(pid) == server.pid and "triton_python_backend_stub" in _command(pid)
+    ]
+    assert len(stubs) == {"llmapi": 1, "engine": 3}[lane]
+    for pid in stubs:
+        maps = open(f"/proc/{pid}/maps").read()
+        assert "/src/engineroom/" not in maps
+
+
+def test_repository_loads_in_an_interpreter_without_engineroom(servers, tmp_path):
+    """The same model files, imported with an import hook that refuses engineroom."""
+    repository = servers("llmapi").repository.path
+    code = f"""
+import sys, types
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split('.')[0] == 'engineroom':
+            raise ImportError('refused')
+sys.meta_path.insert(0, Refuse())
+sys.modules['triton_python_backend_utils'] = types.SimpleNamespace(
+    TRITONSERVER_RESPONSE_COMPLETE_FINAL=1, TritonError=Exception)
+sys.path.insert(0, {str(repository / "tensorrt_llm/1")!r})
+import model
+assert model.read_model_yaml({str(repository / "tensorrt_llm/1")!r})[1]['decoupled'] is True
+"""
+    site = sysconfig.get_paths()["purelib"]
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": site}, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[1])
+    except OSError:
+        return -1
+
+
+def _command(pid: int) -> str:
+    try:
+        return open(f"/proc/{pid}/cmdline").read()
+    except OSError:
+        return ""
