@@ -11,6 +11,7 @@ import sysconfig
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -63,7 +64,8 @@ def test_text_equals_plain_transformers_token_for_token(servers, plain, lane):
         whole = client.generate(url, fields, prompt, 24, stream=False)
         streamed = client.generate(url, fields, prompt, 24, stream=True)
         assert whole.text == want, prompt
-        assert streamed.text == want.rstrip("\ufffd") if lane == "engine" else want, prompt
+        # The ensemble is not told where a stream ends: a character cut off there stays unsent.
+        assert streamed.text == (want.rstrip("\ufffd") if lane == "engine" else want), prompt
         assert plain.tokenizer.encode(whole.text) == plain.tokenizer.encode(want)
 
 
@@ -147,6 +149,10 @@ def test_llmapi_errors_name_the_field(servers):
     assert "does not compute frequency_penalty" in answer["error"]
     status, answer = post(url, path, {"text_input": ["a", "b"]})
     assert "must have one prompt, got 2" in answer["error"]
+    status, answer = post(
+        url, path, {"text_input": "x", "sampling_param_return_perf_metrics": True}
+    )
+    assert "sampling_param_return_perf_metrics is not implemented" in answer["error"]
     # The server still answers.
     assert post(url, path, {"text_input": "x", "sampling_param_max_tokens": 2})[0] == 200
 
@@ -209,12 +215,12 @@ def test_models_run_where_engineroom_cannot_be_imported(servers, lane):
     server = servers(lane).server
     stubs = [
         pid
-        for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+        for pid in (int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit())
         if _parent(pid) == server.pid and "triton_python_backend_stub" in _command(pid)
     ]
     assert len(stubs) == {"llmapi": 1, "engine": 3}[lane]
     for pid in stubs:
-        maps = open(f"/proc/{pid}/maps").read()
+        maps = Path(f"/proc/{pid}/maps").read_text()
         assert "/src/engineroom/" not in maps
 
 
@@ -244,13 +250,13 @@ assert model.read_model_yaml({str(repository / "tensorrt_llm/1")!r})[1]['decoupl
 
 def _parent(pid: int) -> int:
     try:
-        return int(open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[1])
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
     except OSError:
         return -1
 
 
 def _command(pid: int) -> str:
     try:
-        return open(f"/proc/{pid}/cmdline").read()
+        return Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:
         return ""

@@ -39,16 +39,20 @@ class Contract:
 
     @cached_property
     def llm_fields(self) -> Mapping[str, Mapping[str, Any]]:
-        """Top-level LLM arguments with type, default and allowed values."""
-        fields: Mapping[str, Mapping[str, Any]] = self.data["llm_api"]["fields"]
-        return fields
+        """Top-level LLM arguments with type, default and allowed values.
+
+        Contracts read from a manifest list scalar arguments, objects and free text apart.
+        """
+        api = self.data["llm_api"]
+        objects = {name: {"type": "object"} for name in api.get("nested_by_field", {})}
+        return {**objects, **api.get("free_text_fields", {}), **api["fields"]}
 
     def nested_fields(self, field: str, type_name: str) -> frozenset[str]:
         """Keys of the nested type of an LLM argument, e.g. `kv_cache_config`, `KvCacheConfig`."""
         api = self.data["llm_api"]
         by_field = api.get("nested_by_field", {})
         if field in by_field:
-            return frozenset(by_field[field])
+            return frozenset(name.split(".")[0] for name in by_field[field])
         return frozenset(api.get("nested", {}).get(type_name, {}))
 
     def family(self, name: str) -> Mapping[str, Any]:

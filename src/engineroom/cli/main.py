@@ -7,7 +7,6 @@ import os
 import sys
 import traceback
 
-import click
 import typer
 
 from engineroom import __version__
@@ -27,6 +26,11 @@ from engineroom.cli import (
 from engineroom.cli.options import LogFormat, state
 from engineroom.errors import EngineroomError
 from engineroom.names import ExitCode
+
+# Typer before 0.25 uses click, later ones carry their own copy: the class is found, not imported.
+_UsageError: type[Exception] = next(
+    cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException"
+)
 
 # Rich help costs 150 ms at every start, and shell completion is not worth an option line.
 app = typer.Typer(
@@ -62,16 +66,16 @@ for module in (init, schema, check, plan, quantize, build, render, serve, genera
 def run(argv: list[str]) -> int:
     """Run a command line; returns the exit code of its class of outcome."""
     try:
-        result = app(argv, standalone_mode=False)
+        result = app(argv, prog_name="engineroom", standalone_mode=False)
     except EngineroomError as error:
         _say(error)
         return int(error.exit_code)
-    except click.exceptions.Exit as error:
-        return error.exit_code
-    except click.ClickException as error:
-        error.show(sys.stderr)
+    except typer.Exit as error:
+        return int(error.exit_code)
+    except _UsageError as error:
+        error.show(sys.stderr)  # type: ignore[attr-defined]
         return int(ExitCode.USAGE)
-    except (KeyboardInterrupt, click.exceptions.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         typer.echo("interrupted", err=True)
         return int(ExitCode.INTERRUPTED)
     except BrokenPipeError:

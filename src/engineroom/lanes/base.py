@@ -100,6 +100,8 @@ def tensor_context(tensors: list[Mapping[str, Any]], **types: str) -> list[dict[
     """
     result = []
     for tensor in tensors:
+        if tensor["dims"] is None and tensor.get("optional"):
+            continue  # a name without type or shape: nobody can send what is not declared
         data_type = str(tensor["data_type"])
         if data_type.startswith("${"):
             data_type = types[data_type[2:-1]]

@@ -66,9 +66,23 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+class _Dumper(yaml.SafeDumper):
+    """PyYAML, but text with odd line breaks or control characters is double-quoted: its plain and
+    single-quoted styles do not bring U+0085, U+2028 and U+2029 back."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    odd = any(c != "\n" and (not c.isprintable() or c in "\u2028\u2029") for c in value)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"' if odd else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
 def dump_yaml(value: Any) -> str:
     """Block YAML that every YAML reader takes back as the same value."""
-    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=1000))
+    text = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+    return str(text)
 
 
 @contextlib.contextmanager

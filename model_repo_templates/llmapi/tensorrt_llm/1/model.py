@@ -17,6 +17,16 @@ from runtime_api import Request, RequestError, make_runtime
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 PREFIX = "sampling_param_"
+# Declared by the contract, not implemented here yet: refused, because ignoring them would answer
+# another question than the one asked.
+NOT_IMPLEMENTED = (
+    "image_url",
+    "lora_id",
+    "lora_name",
+    "lora_path",
+    "lora_ckpt_source",
+    PREFIX + "return_perf_metrics",
+)
 
 
 def read_model_yaml(folder):
@@ -42,6 +52,11 @@ class Fields:
         tensor = pb_utils.get_input_tensor_by_name(self._request, name)
         return None if tensor is None else tensor.as_numpy().reshape(-1)
 
+    def given(self, name):
+        """Whether the input was sent with something other than false."""
+        array = self._array(name)
+        return array is not None and array.size > 0 and bool(array.any())
+
     def texts(self, name):
         array = self._array(name)
         if array is None:
@@ -65,6 +80,9 @@ class Fields:
 
 def to_request(fields):
     """A runtime request from the tensors of the llmapi contract."""
+    for name in NOT_IMPLEMENTED:
+        if fields.given(name):
+            raise RequestError(f"{name} is not implemented by this model")
     prompts = fields.texts("text_input")
     if len(prompts) != 1:
         raise RequestError(f"text_input must have one prompt, got {len(prompts)}")

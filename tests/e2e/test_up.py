@@ -1,0 +1,159 @@
+"""The whole chain on the tiny model: summary, artefacts, engines that are only plans."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+import yaml
+
+from engineroom.pipeline import build, deploy, open_job
+from engineroom.pipeline.build import PLAN
+from engineroom.runner import files, manifest
+from tests.conftest import run_cli, spec_data, write_spec
+
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.xdist_group("up")]
+STAGES = ["check", "plan", "quantize", "build", "render", "serve", "generate", "deploy"]
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("up")
+    path = write_spec(folder, spec_data())
+    done = run_cli("up", "-f", str(path), "--runtime", "reference", "--out", str(folder / "out"))
+    assert done.returncode == 0, done.stderr
+    return path, folder / "out", done
+
+
+def test_summary(chain):
+    _, out, done = chain
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["schema_version"] == 1
+    assert list(summary["stages"]) == STAGES
+    for name, stage in summary["stages"].items():
+        assert stage["status"] == "ok"
+        assert isinstance(stage["seconds"], float)
+        lanes = {row["lane"] for row in stage["artefacts"]}
+        assert lanes == {"llmapi", "engine"}, name
+        for row in stage["artefacts"]:
+            assert (out / row["path"]).exists()
+            assert len(row["sha256"]) == 64
+            assert row["stood_in"] in (None, "reference")
+            if (out / row["path"]).is_file():
+                assert files.sha256_file(out / row["path"]) == row["sha256"]
+    stood = {
+        name: {r["lane"] for r in stage["artefacts"] if r["stood_in"]}
+        for name, stage in summary["stages"].items()
+    }
+    assert stood["quantize"] == set()
+    assert stood["build"] == {"engine"}
+    assert stood["serve"] == stood["generate"] == {"llmapi", "engine"}
+    assert stood["deploy"] == {"engine"}
+    assert "summary:" in done.stdout
+
+
+def test_both_lanes_gave_the_same_answer(chain):
+    _, out, _ = chain
+    texts = {
+        json.loads((out / f"results/generate-{lane}.json").read_text())["text"]
+        for lane in ("llmapi", "engine")
+    }
+    assert len(texts) == 1
+    assert texts.pop().startswith("The capital of")
+
+
+def test_package_is_the_checkpoint_with_its_arguments(chain):
+    _, out, _ = chain
+    package = next(out.glob("build/llmapi/1.2.1/l4/1x1/*"))
+    facts = manifest.load(package, "llmapi-package")
+    assert facts["stack"]["image"] == "nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3"
+    args = yaml.safe_load((package / "llm_args.yaml").read_text())
+    assert args["kv_cache_config"]["dtype"] == "fp8"
+    checkpoint = next(out.glob("checkpoints/fp8*"))
+    assert files.tree_digests(package / "checkpoint") == files.tree_digests(checkpoint / "hf")
+
+
+def test_plan_is_exact_and_no_engine(chain):
+    path, out, _ = chain
+    folder = next(out.glob("build/engine/1.2.1/h100-sxm/1x1/*"))
+    plan = json.loads((folder / PLAN).read_text())
+    assert plan["kind"] == "build-plan"
+    argv = plan["steps"][0]["argv"]
+    assert argv[:3] == [
+        "trtllm-build",
+        "--checkpoint_dir",
+        next(out.glob("checkpoints/fp8*")).relative_to(out).as_posix() + "/trtllm",
+    ]
+    assert plan["steps"][0]["outputs"] == ["config.json", "rank0.engine"]
+    assert plan["stack"]["image"].endswith("26.07-trtllm-python-py3")
+    assert plan["checkpoint"]["kv_cache"]["quant_algo"] == "FP8"
+    # No other verb takes it for an engine.
+    done = run_cli("build", "-f", str(path), "--out", str(out))
+    assert done.returncode == 4
+    assert PLAN in done.stderr
+    done = run_cli("deploy", "-f", str(path), "--out", str(out), "--dry-run")
+    assert done.returncode == 1
+    assert "only planned" in done.stderr
+
+
+def test_deploy_of_the_llmapi_lane_alone(chain):
+    path, out, _ = chain
+    release = deploy(open_job(path, out=out), "llmapi-l4-tp1pp1-26-07", dry_run=True)[0]
+    objects = list(yaml.safe_load_all((release.path / "manifests.yaml").read_text()))
+    kinds = sorted(o["kind"] for o in objects)
+    assert kinds == ["ConfigMap", "Deployment", "PersistentVolumeClaim", "Service"]
+    pod = next(o for o in objects if o["kind"] == "Deployment")["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-L4"}
+    assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] in (1, "1")
+    data = next(o for o in objects if o["kind"] == "ConfigMap")["data"]
+    configs = [text for text in data.values() if 'key: "runtime"' in text]
+    assert len(configs) == 1
+    # What a pod runs is TensorRT-LLM; the stand-in never leaves this machine.
+    assert 'string_value: "tensorrt_llm"' in configs[0]
+    models = [json.loads(text) for text in data.values() if text.startswith("{")]
+    assert models[0]["model"].startswith("/var/lib/engineroom/build/llmapi/1.2.1/l4/1x1/")
+    assert "engineroom_reference" not in "".join(data)
+
+
+def test_tool_on_path_is_run_and_its_engine_published(chain, tmp_path, monkeypatch):
+    """A test double named trtllm-build: what is shown is our handling, not TensorRT-LLM."""
+    path, out, _ = chain
+    tool(tmp_path, 'mkdir -p "$o"; echo "{}" > "$o/config.json"; echo e > "$o/rank0.engine"')
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    results = build(open_job(path, out=out))
+    assert [r.kind for r in results] == ["llmapi-package", "engine"]
+    assert (results[1].path / "rank0.engine").read_text() == "e\n"
+    again = build(open_job(path, out=out))
+    assert all(r.reused for r in again)
+    monkeypatch.undo()
+
+
+def test_failing_tool_is_exit_3_and_leaves_no_engine(tmp_path, chain, monkeypatch):
+    path, out, _ = chain
+    copy = tmp_path / "out"
+    files.link_tree(out, copy)
+    for engine in copy.glob("build/engine/1.2.1/h100-sxm/1x1/*"):
+        engine.rename(tmp_path / "was")
+    tool(tmp_path, "echo 'CUDA error: no such thing' >&2; exit 9")
+    done = run_cli(
+        "build",
+        "-f",
+        str(path),
+        "--out",
+        str(copy),
+        PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+    )
+    assert done.returncode == 3
+    assert "exit code 9" in done.stderr
+    assert "no such thing" in done.stderr
+    assert list(copy.glob("build/engine/1.2.1/h100-sxm/1x1/[!.]*")) == []
+
+
+def tool(folder: Path, body: str) -> None:
+    script = folder / "trtllm-build"
+    find = 'while [ $# -gt 0 ]; do [ "$1" = --output_dir ] && o="$2"; shift; done'
+    script.write_text(f"#!/bin/sh\n{find}\n{body}\n")
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)

@@ -1,0 +1,132 @@
+"""Atomic writes and manifests that notice any change."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from engineroom.errors import UsageError
+from engineroom.runner import files, manifest
+from engineroom.types import RenderedFile
+
+
+def artefact(root: Path) -> None:
+    with files.staged(root) as staging:
+        (staging / "a").mkdir()
+        (staging / "a/x.txt").write_text("x")
+        (staging / "y.txt").write_text("y")
+        manifest.write(
+            staging, "checkpoint", run_id="r", catalog_digest="c", key="k", facts={"n": 1}
+        )
+
+
+def test_round_trip_and_reuse(tmp_path):
+    artefact(tmp_path / "a")
+    content = manifest.load(tmp_path / "a", "checkpoint")
+    assert set(content["files"]) == {"a/x.txt", "y.txt"}
+    assert content["n"] == 1
+    assert manifest.reuse(tmp_path / "a", "checkpoint", "k") == content
+    assert manifest.reuse(tmp_path / "a", "checkpoint", "other") is None
+    assert manifest.reuse(tmp_path / "a", "engine", "k") is None
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def break_bytes(root):
+    (root / "y.txt").write_text("Y")
+
+
+def break_missing(root):
+    (root / "a/x.txt").unlink()
+
+
+def break_extra(root):
+    (root / "z.txt").write_text("z")
+
+
+def break_manifest(root):
+    (root / "manifest.json").write_text("{")
+
+
+def break_listing(root):
+    path = root / "manifest.json"
+    digest = files.sha256_file(root / "y.txt")
+    path.write_text(path.read_text().replace(digest, "0" * 64))
+
+
+def break_version(root):
+    path = root / "manifest.json"
+    path.write_text(path.read_text().replace('"schema_version": 1', '"schema_version": 9'))
+
+
+def break_gone(root):
+    (root / "manifest.json").unlink()
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        break_bytes,
+        break_missing,
+        break_extra,
+        break_manifest,
+        break_listing,
+        break_version,
+        break_gone,
+    ],
+)
+def test_any_damage_is_refused(tmp_path, harm):
+    artefact(tmp_path / "a")
+    harm(tmp_path / "a")
+    with pytest.raises(UsageError) as caught:
+        manifest.load(tmp_path / "a", "checkpoint")
+    assert str(tmp_path / "a") in caught.value.where.file
+
+
+def test_a_failed_stage_leaves_the_old_one(tmp_path):
+    artefact(tmp_path / "a")
+    before = manifest.load(tmp_path / "a", "checkpoint")
+
+    def fail():
+        with files.staged(tmp_path / "a") as staging:
+            (staging / "half").write_text("x")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert manifest.load(tmp_path / "a", "checkpoint") == before
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_leftovers_of_dead_runs_are_swept_and_live_ones_kept(tmp_path):
+    dead, live = tmp_path / ".a.partial-999999999", tmp_path / f".a.partial-{os.getppid()}"
+    dead.mkdir()
+    live.mkdir()
+    artefact(tmp_path / "a")
+    assert not dead.exists()
+    assert live.exists()
+
+
+def test_published_files_are_readable_by_others(tmp_path):
+    with files.staged(tmp_path / "a") as staging:
+        (staging / "w").write_text("x")
+        (staging / "w").chmod(0o600)
+    assert (tmp_path / "a/w").stat().st_mode & 0o777 == 0o644
+
+
+def test_write_text_is_lf_and_whole(tmp_path):
+    files.write_text(tmp_path / "d/x", "a\nb\n")
+    assert (tmp_path / "d/x").read_bytes() == b"a\nb\n"
+    assert [p.name for p in (tmp_path / "d").iterdir()] == ["x"]
+
+
+def test_rendered_paths_cannot_leave_their_root(tmp_path):
+    with pytest.raises(ValueError, match="leaves"):
+        files.write_tree(tmp_path / "r", [RenderedFile("../x", "y")])
+
+
+def test_link_tree_copies_every_file(tmp_path):
+    artefact(tmp_path / "a")
+    files.link_tree(tmp_path / "a", tmp_path / "b")
+    assert files.tree_digests(tmp_path / "a") == files.tree_digests(tmp_path / "b")
