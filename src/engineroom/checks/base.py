@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from engineroom.catalog import Catalog, Contract
-from engineroom.names import Severity
+from engineroom.names import LaneName, Severity
 from engineroom.spec import DeploymentSpec, Target
 from engineroom.types import Finding, GpuSku, ModelShape, StackRelease
 
@@ -32,6 +32,14 @@ class TargetContext:
     contract: Contract | None
     model: ModelShape | None
     catalog: Catalog
+
+    @property
+    def lane_in_contract(self) -> bool:
+        """Whether the contract, when there is one, has this target's lane."""
+        if self.contract is None:
+            return False
+        engine = self.target.lane is LaneName.ENGINE
+        return self.contract.has_engine_lane if engine else self.contract.has_llmapi_lane
 
     def key(self, name: str) -> str:
         return f"targets[{self.index}].{name}"

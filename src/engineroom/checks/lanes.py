@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from engineroom.catalog.load import in_range
 from engineroom.checks.base import TargetContext
-from engineroom.names import LaneName, Severity, Support
+from engineroom.names import Severity, Support
 from engineroom.types import Finding
 
 
@@ -17,10 +17,7 @@ def lane_exists(c: TargetContext) -> Iterator[Finding]:
         (r for r in c.catalog.lanes.lanes if r.lane == lane and in_range(version, r.versions)), None
     )
     if c.contract is not None:
-        exists = (
-            c.contract.has_engine_lane if lane is LaneName.ENGINE else c.contract.has_llmapi_lane
-        )
-        if exists:
+        if c.lane_in_contract:
             return
         source = f"contract deploy/contracts/trtllm/{version}.json" + (
             f"; {row.source}" if row else ""

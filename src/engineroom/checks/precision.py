@@ -25,8 +25,8 @@ def _verdict(
     capability, version = c.sku.compute_capability, c.stack.tensorrt_llm
     support, source = c.catalog.precision_support(c.target.lane, version, axis, fmt, capability)
     what = "weights" if axis == "weights" else "KV cache"
-    if support is Support.YES:
-        return
+    if support is Support.YES or (c.contract and not c.lane_in_contract):
+        return  # where the lane does not exist, its formats are not the question
     subject = (
         f"{fmt} {what} on {c.sku.id} (compute capability {capability}), {c.target.lane} lane, "
         f"TensorRT-LLM {version}"

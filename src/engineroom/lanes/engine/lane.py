@@ -48,7 +48,7 @@ class EngineLane:
             Finding(
                 "engine-lane-is-frozen",
                 Severity.INFO,
-                "targets[].lane",
+                f"targets[{spec.targets.index(target)}].lane",
                 "the engine lane ends with the TensorRT-LLM 1.2 line; upstream removed it in July 2026",
                 "plan the move to lane: llmapi",
                 "NVIDIA/TensorRT-LLM PR #15918, #15907, #16369",
