@@ -148,6 +148,21 @@ def test_trtllm_checkpoint_is_fp8_with_fp8_kv_at_tp1(quantized):
         assert f"{base}.kv_cache_scaling_factor" in stored
 
 
+def test_licences_travel_into_both_layouts(quantized):
+    path = find(quantized("fp8")).path
+    for layout in ("hf", "trtllm"):
+        assert (path / layout / "NOTICE").read_bytes() == (TINY / "NOTICE").read_bytes()
+
+
+def test_unified_checkpoint_does_not_depend_on_the_other_layout(quantized):
+    """ModelOpt's TensorRT-LLM exporter gives Q, K and V one amax in place; ours is put back."""
+    stored = read_safetensors(folder(quantized, "fp8"))
+    scales = {
+        float(stored[f"model.layers.0.self_attn.{name}_proj.weight_scale"][1]) for name in "qkv"
+    }
+    assert len(scales) == 3
+
+
 def test_manifest_names_the_conditions(quantized):
     facts = find(quantized("awq128")).manifest
     assert facts["weights"] == {

@@ -13,7 +13,7 @@ from engineroom.pipeline.job import Job
 from engineroom.runner import files, manifest, model_source, process
 from engineroom.runner.texts import read_documents
 
-EXPORT_VERSION = 2
+EXPORT_VERSION = 1
 """Raised when the layout of what `quantize` writes changes: older checkpoints are made again."""
 
 

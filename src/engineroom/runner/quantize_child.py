@@ -94,6 +94,8 @@ def quantize(request: dict[str, Any]) -> dict[str, Any]:
     _export(model, out, request, dtype)
     del model
     _finish_folder(out / "hf", source, Path(request["tokenizer"]), trust)
+    if request["trtllm"]:
+        _copy(source, out / "trtllm", LICENCE_PATTERNS)
     facts["licences"] = sorted(p.name for p in _matching(out / "hf", LICENCE_PATTERNS))
     if config is not None and evaluation is not None and request["evaluate"]:
         facts["perplexity"] = _evaluate(source, out / "hf", tokenizer, evaluation, request, trust)
@@ -234,16 +236,19 @@ def _matching(folder: Path, patterns: tuple[str, ...]) -> Iterator[Path]:
         yield from (path for path in sorted(folder.glob(pattern)) if path.is_file())
 
 
+def _copy(source: Path, target: Path, patterns: tuple[str, ...]) -> None:
+    for path in _matching(source, patterns):
+        shutil.copy2(path, target / path.name)
+
+
 def _finish_folder(hf: Path, source: Path, tokenizer: Path, trust: bool) -> None:
     """Licences and tokenizer as they came; config.json with the source's own keys."""
-    for folder, patterns in ((source, LICENCE_PATTERNS), (tokenizer, TOKENIZER_PATTERNS)):
-        for path in _matching(folder, patterns):
-            shutil.copy2(path, hf / path.name)
+    _copy(source, hf, LICENCE_PATTERNS)
+    _copy(tokenizer, hf, TOKENIZER_PATTERNS)
     if (source / "generation_config.json").is_file():
         shutil.copy2(source / "generation_config.json", hf / "generation_config.json")
     if trust:
-        for path in _matching(source, ("*.py",)):
-            shutil.copy2(path, hf / path.name)
+        _copy(source, hf, ("*.py",))
     exported = json.loads((hf / "config.json").read_text(encoding="utf-8"))
     original = json.loads((source / "config.json").read_text(encoding="utf-8"))
     merged = merge_config(original, exported)

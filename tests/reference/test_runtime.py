@@ -1,0 +1,124 @@
+"""The reference runtime in process: every format, concurrency, cancellation, refusals."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from engineroom.pipeline.quantize import find
+from tests.independent.generation import Plain
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("formats")]
+PROMPTS = ['{"name": "', "The import statement", "[1, 2, ", "Ωmega and 🐱", "A generator is"]
+ENDS = [2, 0]
+
+
+def start(folder, **args):
+    from engineroom_reference.runtime import ReferenceRuntime
+
+    runtime = ReferenceRuntime()
+    runtime.start(str(folder), args)
+    return runtime
+
+
+def collect(runtime, **fields):
+    """(event, chunks): the event is set at the final chunk."""
+    from runtime_api import Request
+
+    chunks, done = [], threading.Event()
+
+    def on_chunk(chunk):
+        chunks.append(chunk)
+        if chunk.final:
+            done.set()
+
+    handle = runtime.submit(Request(**fields), on_chunk)
+    return handle, done, chunks
+
+
+def ask(runtime, **fields):
+    _, done, chunks = collect(runtime, **fields)
+    assert done.wait(60)
+    return chunks
+
+
+@pytest.mark.parametrize("name", ["fp8", "awq", "awq128", "nvfp4", "bf16", "bf16-kv8"])
+def test_every_format_decodes_like_the_independent_dequantizer(quantized, name):
+    folder = find(quantized(name)).path / "hf"
+    if name == "bf16":
+        pytest.importorskip("transformers")
+    plain = Plain(folder) if (folder / "hf_quant_config.json").exists() else None
+    runtime = start(folder)
+    try:
+        for prompt in PROMPTS:
+            chunks = ask(runtime, prompt=prompt, max_tokens=16)
+            got = [token for chunk in chunks for token in chunk.token_ids]
+            if plain is None:
+                from transformers import AutoModelForCausalLM, AutoTokenizer
+
+                model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
+                tokens = AutoTokenizer.from_pretrained(folder)(prompt, return_tensors="pt")
+                out = model.generate(
+                    input_ids=tokens.input_ids, attention_mask=tokens.attention_mask,
+                    max_new_tokens=16, do_sample=False, eos_token_id=ENDS, pad_token_id=0,
+                )[0, tokens.input_ids.shape[1] :].tolist()  # fmt: skip
+                want = [t for t in out if t not in ENDS]
+            else:
+                want = plain.ids(prompt, 16, ENDS)
+            assert got == want, (name, prompt)
+    finally:
+        runtime.stop()
+
+
+def test_cancel_and_queue(quantized):
+    runtime = start(find(quantized("fp8")).path / "hf", max_batch_size=1)
+    try:
+        first, first_done, _ = collect(
+            runtime, prompt=PROMPTS[0], max_tokens=900, end_ids=[], streaming=True
+        )
+        _, second_done, second = collect(runtime, prompt=PROMPTS[1], max_tokens=4)
+        assert not second_done.wait(0.3)  # one at a time: it waits
+        first.cancel()
+        assert first_done.wait(10)
+        assert second_done.wait(10)
+        assert second[-1].finish_reason == "length"
+    finally:
+        runtime.stop()
+
+
+def test_seeded_sampling_repeats_and_differs(quantized):
+    runtime = start(find(quantized("fp8")).path / "hf")
+
+    def text(seed):
+        options = {"temperature": 1.5, "top_k": 50, "top_p": 0.95, "seed": seed}
+        return "".join(c.text for c in ask(runtime, prompt=PROMPTS[4], max_tokens=24, **options))
+
+    try:
+        assert text(1) == text(1)
+        assert text(1) != text(2)
+    finally:
+        runtime.stop()
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"prompt": ""}, "no tokens"),
+        ({"prompt_ids": [5000]}, "0..2047"),
+        ({"prompt": "a", "max_tokens": 0}, "max_tokens"),
+        ({"prompt": "a", "max_tokens": 5000}, "max_seq_len 1024"),
+        ({"prompt": "a", "temperature": float("nan")}, "temperature"),
+        ({"prompt": "a", "presence_penalty": 1.0}, "presence_penalty"),
+        ({"prompt": "a", "best_of": 2}, "best_of"),
+    ],
+)
+def test_refusals_name_the_field(quantized, fields, words):
+    from runtime_api import Request, RequestError
+
+    runtime = start(find(quantized("fp8")).path / "hf")
+    try:
+        with pytest.raises(RequestError, match=words):
+            runtime.submit(Request(**fields), lambda chunk: None)
+    finally:
+        runtime.stop()

@@ -1,0 +1,138 @@
+"""Which calls `trtllm_runtime.py` makes, on a double of the LLM API. This is not TensorRT-LLM."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import types
+
+import pytest
+
+
+class Output:
+    def __init__(self, text, ids, reason=None):
+        self.outputs = [
+            types.SimpleNamespace(
+                text=text,
+                token_ids=ids,
+                finish_reason=reason,
+                stop_reason=None,
+                cumulative_logprob=-1.5,
+            )
+        ]
+
+
+class Result:
+    def __init__(self, outputs):
+        self.items, self.aborted = outputs, False
+
+    def abort(self):
+        self.aborted = True
+
+    def __aiter__(self):
+        return self._go()
+
+    async def _go(self):
+        for item in self.items:
+            if isinstance(item, Exception):
+                raise item
+            yield item
+
+
+@pytest.fixture
+def double(monkeypatch):
+    """Records what is called; `double.outputs` is what the next request yields."""
+    calls = types.SimpleNamespace(llm=None, sampling=None, generate=None, outputs=[], result=None)
+
+    class SamplingParams:
+        def __init__(self, **kw):
+            if kw.get("max_tokens") == -1:
+                raise ValueError("max_tokens must be positive")
+            calls.sampling = kw
+
+    class LLM:
+        def __init__(self, **kw):
+            calls.llm = kw
+
+        def generate_async(self, prompt, params, streaming):
+            calls.generate = (prompt, type(params).__name__, streaming)
+            calls.result = Result(calls.outputs)
+            return calls.result
+
+        def shutdown(self):
+            calls.shut = True
+
+    module = types.SimpleNamespace(LLM=LLM, SamplingParams=SamplingParams)
+    monkeypatch.setitem(sys.modules, "tensorrt_llm", module)
+    return calls
+
+
+def run(double, outputs, **fields):
+    from runtime_api import Request, make_runtime
+
+    double.outputs = outputs
+    runtime = make_runtime("tensorrt_llm")
+    runtime.start("/model", {"backend": "pytorch", "max_batch_size": 8})
+    chunks, done = [], threading.Event()
+
+    def on_chunk(chunk):
+        chunks.append(chunk)
+        if chunk.final:
+            done.set()
+
+    try:
+        handle = runtime.submit(Request(prompt="hi", **fields), on_chunk)
+        assert done.wait(10)
+    finally:
+        runtime.stop()
+    return handle, chunks
+
+
+def test_arguments_reach_the_llm(double):
+    run(double, [Output("a", [1], "stop")], max_tokens=5, top_k=3, stop=["x"], streaming=True)
+    assert double.llm == {"model": "/model", "backend": "pytorch", "max_batch_size": 8}
+    assert double.sampling == {"max_tokens": 5, "top_k": 3, "stop": ["x"]}
+    assert double.generate == ("hi", "SamplingParams", True)
+    assert double.shut
+
+
+def test_cumulative_text_becomes_deltas_and_split_characters_wait(double):
+    outputs = [
+        Output("Hé", [1, 2]),
+        Output("Hé\ufffd", [1, 2, 3]),
+        Output("Hé🐱", [1, 2, 3, 4]),
+        Output("Hé🐱!", [1, 2, 3, 4, 5], "length"),
+    ]
+    _, chunks = run(double, outputs, streaming=True)
+    assert [c.text for c in chunks] == ["Hé", "", "🐱", "!"]
+    assert [c.token_ids for c in chunks] == [[1, 2], [3], [4], [5]]
+    assert chunks[-1].finish_reason == "length"
+    assert chunks[-1].cumulative_logprob == -1.5
+
+
+def test_errors_end_the_request(double):
+    _, chunks = run(double, [Output("a", [1]), RuntimeError("engine died")])
+    assert (chunks[-1].finish_reason, chunks[-1].stop_reason) == (
+        "error",
+        "RuntimeError: engine died",
+    )
+
+
+def test_cancel_aborts(double):
+    handle, _ = run(double, [Output("a", [1], "stop")])
+    handle.cancel()
+    assert double.result.aborted
+
+
+def test_bad_parameters_are_the_requests_fault(double):
+    from runtime_api import RequestError
+
+    with pytest.raises(RequestError, match="max_tokens must be positive"):
+        run(double, [], max_tokens=-1)
+
+
+def test_unknown_runtime():
+    from runtime_api import make_runtime
+
+    with pytest.raises(ValueError, match="neither"):
+        make_runtime("vllm")
