@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -13,19 +14,26 @@ import yaml
 from engineroom.pipeline import build, deploy, open_job
 from engineroom.pipeline.build import PLAN
 from engineroom.runner import files, manifest
-from tests.conftest import run_cli, spec_data, write_spec
+from tests.conftest import TINY, run_cli, spec_data, write_spec
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.xdist_group("up")]
 STAGES = ["check", "plan", "quantize", "build", "render", "serve", "generate", "deploy"]
 
 
+HOSTILE = """a"b 'c' ${HOME} {{x}} $(id) é\nline"""
+
+
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory):
+    """The chain with a model and a workspace whose paths try to break out of every format."""
     folder = tmp_path_factory.mktemp("up")
-    path = write_spec(folder, spec_data())
-    done = run_cli("up", "-f", str(path), "--runtime", "reference", "--out", str(folder / "out"))
+    model, out = folder / f"model {HOSTILE}", folder / f"out {HOSTILE}".replace("é", "e")
+    shutil.copytree(TINY, model)
+    profile = {"input_tokens": {"p50": 1, "p95": 2}, "output_tokens": {"p50": 1, "p95": 2}}
+    path = write_spec(folder, spec_data(model, workload={HOSTILE: {**profile, "concurrency": 1}}))
+    done = run_cli("up", "-f", str(path), "--runtime", "reference", "--out", str(out))
     assert done.returncode == 0, done.stderr
-    return path, folder / "out", done
+    return path, out, done
 
 
 def test_summary(chain):
@@ -53,6 +61,13 @@ def test_summary(chain):
     assert stood["serve"] == stood["generate"] == {"llmapi", "engine"}
     assert stood["deploy"] == {"engine"}
     assert "summary:" in done.stdout
+
+
+def test_workspace_that_triton_cannot_open_is_refused(chain, tmp_path):
+    path, _, _ = chain
+    done = run_cli("serve", "-f", str(path), "--out", str(tmp_path / "é"))
+    assert done.returncode == 2
+    assert "is not ASCII" in done.stderr
 
 
 def test_both_lanes_gave_the_same_answer(chain):

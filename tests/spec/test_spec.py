@@ -72,6 +72,7 @@ def test_good_spec_and_target_ids():
         ("schema_version: 1", "schema_version: 2", 1, "schema_version", "newer than this", "upgrade"),
         ("sku: l4", "sku: [l4", 10, None, "YAML syntax", "mend the line"),
         ("sku: l4\n", "sku: l4\n\tstack: 1\n", 10, None, "YAML syntax", "mend the line"),
+        ("image: registry/image:tag", "image: 'a b'", 13, "targets[1].stack.image", "not allowed here", "must match"),
         ("stack: 26.10", "stack: [26]", 10, "targets[0].stack", "found list", "write"),
     ],
 )  # fmt: skip

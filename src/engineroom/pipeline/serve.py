@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from engineroom.errors import MissingError
+from engineroom.errors import MissingError, UsageError
 from engineroom.names import RuntimeName
 from engineroom.pipeline.job import Job, only_targets
 from engineroom.pipeline.render import Repository, render
@@ -45,13 +45,20 @@ def serve(
             hint="use --runtime reference here, or `engineroom deploy` for a cluster",
         )
     find_wheel()
+    if not job.out.as_posix().isascii():
+        raise UsageError(
+            f"the workspace {job.out.as_posix()!r} is not ASCII: Triton's Python stubs run isolated, in the C "
+            "locale, and cannot open other file names",
+            hint="use --out with an ASCII path",
+        )
     chosen = only_targets(job, target)[0]
     repository = cast(list[Repository], render(job, chosen.target.id, runtime=runtime))[0]
     manifest.load(repository.path.parent, "repository")
     work = work_folder()
     roots = tuple(root / "model_repo_templates" for root in job.catalog.roots)
     try:
-        server = TritonServer(repository.path, work, roots, http_port=http_port)
+        log = job.out / "logs" / f"serve-{chosen.target.id}-{job.run_id}.log"
+        server = TritonServer(repository.path, work, roots, log=log, http_port=http_port)
         with server:
             job.reporter.note(f"tritonserver pid {server.pid}, runtime {runtime}, log {server.log}")
             yield Serving(server, repository, server.wait_ready())

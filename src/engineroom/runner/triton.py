@@ -77,7 +77,9 @@ class TritonServer:
 
     Args:
         repository: model repository on disk.
-        work: a folder for the backend directory and the log.
+        work: a folder for the backend directory and a copy of the repository; its path must be plain,
+            because Triton's Python backend starts its stubs through a shell line.
+        log: file for the server's output.
         template_roots: where the reference runtime's files are.
         http_port: 0 picks a free one; gRPC and metrics always get free ones.
     """
@@ -88,18 +90,20 @@ class TritonServer:
         work: Path,
         template_roots: tuple[Path, ...],
         *,
+        log: Path,
         http_port: int = 0,
     ) -> None:
         tritonserver, libraries = find_wheel()
-        self.repository, self.work = repository, work
-        work.mkdir(parents=True, exist_ok=True)
-        self.log = work / "tritonserver.log"
+        self.work, self.log = work, log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        models = work / "models"
+        shutil.copytree(repository, models)
         backends = self._assemble(tritonserver, template_roots)
         ports = free_ports(3)
         self.endpoints = Endpoints(http_port or ports[0], ports[1], ports[2])
         self._argv = [
             str(tritonserver / "bin/tritonserver"),
-            f"--model-repository={repository}",
+            f"--model-repository={models}",
             f"--backend-directory={backends}",
             "--exit-on-error=true",
             "--http-address=127.0.0.1",

@@ -130,6 +130,9 @@ def _problem(document: yaml_lines.Document, item: ErrorDetails) -> UsageError:
     elif kind == "string_pattern_mismatch" and path and path[-1] == "name":
         message = "a name has lower case letters, digits and dashes only, at most 53 characters"
         hint = "it becomes a Kubernetes object name; write e.g. `llama-3-8b`"
+    elif kind == "string_pattern_mismatch":
+        message = f"`{_short(str(item.get('input')))}` has characters that are not allowed here"
+        hint = f"it must match {item['ctx']['pattern']}"
     elif kind == "value_error":
         message = message.removeprefix("Value error, ")
         near_value = item.get("input")

@@ -17,6 +17,9 @@ SCHEMA_VERSION = 1
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]{0,51}[a-z0-9])?$"
 
 
+DNS_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+
+
 class Closed(BaseModel):
     """No extra keys, no mutation, no silent coercion between strings and numbers."""
 
@@ -45,6 +48,8 @@ def _as_float(value: Any) -> Any:
 
 Number = Annotated[float, BeforeValidator(_as_float)]
 Text = Annotated[str, Field(min_length=1, max_length=4096)]
+# Container references have no blanks; the characters are those of the OCI reference grammar.
+ImageRef = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$", max_length=512)]
 PositiveInt = Annotated[int, Field(ge=1)]
 
 
@@ -109,7 +114,7 @@ class StackRef(Closed):
     """An explicit TensorRT-LLM version, for what is not a Triton release."""
 
     trtllm: Text
-    image: Text | None = None
+    image: ImageRef | None = None
 
 
 class Limits(Closed):
@@ -223,11 +228,11 @@ class Storage(Closed):
     """The volume that holds weights and engines."""
 
     size: Annotated[str, Field(pattern=r"^[1-9][0-9]*(Mi|Gi|Ti)$")] = "100Gi"
-    storage_class: Text | None = None
+    storage_class: Annotated[str, Field(pattern=DNS_NAME, max_length=253)] | None = None
     access_mode: Literal["ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany", "ReadWriteOncePod"] = (
         "ReadWriteOnce"
     )
-    existing_claim: Annotated[str, Field(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$")] | None = None
+    existing_claim: Annotated[str, Field(pattern=DNS_NAME, max_length=253)] | None = None
 
 
 class Deploy(Closed):
@@ -236,8 +241,8 @@ class Deploy(Closed):
     namespace: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] = "default"
     replicas: Annotated[int, Field(ge=0)] = 1
     storage: Storage = Storage()
-    image: Text | None = Field(default=None, description="Overrides the stack's image.")
-    image_pull_secret: Text | None = None
+    image: ImageRef | None = Field(default=None, description="Overrides the stack's image.")
+    image_pull_secret: Annotated[str, Field(pattern=DNS_NAME, max_length=253)] | None = None
 
 
 class DeploymentSpec(Closed):
