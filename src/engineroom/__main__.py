@@ -7,9 +7,13 @@ import sys
 
 def main() -> None:
     """Run the command line; never shows a traceback unless ENGINEROOM_DEBUG is set."""
-    from engineroom.cli.main import run
+    try:
+        from engineroom.cli.main import run
 
-    sys.exit(run(sys.argv[1:]))
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # before `run` could take over
+        code = 130
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from engineroom.errors import UsageError
+from engineroom.names import RuntimeName
 from engineroom.pipeline import build, open_job, render
 from engineroom.pipeline.quantize import find
 from engineroom.runner import files
@@ -102,8 +103,9 @@ def write(self, data):
 def replace(a, b):
     tick(); real_replace(a, b); tick()
 Path.write_bytes, os.replace = write, replace
+from engineroom.names import RuntimeName
 from engineroom.pipeline import open_job, render
-render(open_job(Path(sys.argv[2]), out=Path(sys.argv[3])))
+render(open_job(Path(sys.argv[2]), out=Path(sys.argv[3])), runtime=RuntimeName.REFERENCE)
 print(count)
 """
 
@@ -129,4 +131,4 @@ print(count)
     assert run(10**9).returncode == 0
     leftovers = [p.name for p in (out / "repositories").iterdir() if p.name.startswith(".")]
     assert leftovers == []  # the next run sweeps what the killed ones left
-    assert len(render(open_job(job.loaded.file, out=out))) == 2
+    assert len(render(open_job(job.loaded.file, out=out), runtime=RuntimeName.REFERENCE)) == 2

@@ -106,6 +106,9 @@ def test_plan_is_exact_and_no_engine(chain):
     assert plan["stack"]["image"].endswith("26.07-trtllm-python-py3")
     assert plan["checkpoint"]["kv_cache"]["quant_algo"] == "FP8"
     # No other verb takes it for an engine.
+    done = run_cli("render", "-f", str(path), "--out", str(out))
+    assert done.returncode == 1
+    assert "only planned" in done.stderr
     done = run_cli("build", "-f", str(path), "--out", str(out))
     assert done.returncode == 4
     assert PLAN in done.stderr
@@ -165,6 +168,22 @@ def test_failing_tool_is_exit_3_and_leaves_no_engine(tmp_path, chain, monkeypatc
     assert "exit code 9" in done.stderr
     assert "no such thing" in done.stderr
     assert list(copy.glob("build/engine/1.2.1/h100-sxm/1x1/[!.]*")) == []
+
+
+@pytest.mark.parametrize("body", ["", "not a program"])
+def test_tools_that_do_not_work(tmp_path, chain, body):
+    path, out, _ = chain
+    copy = tmp_path / "out"
+    files.link_tree(out, copy)
+    for engine in copy.glob("build/engine/1.2.1/h100-sxm/1x1/*"):
+        engine.rename(tmp_path / "was")
+    script = tmp_path / "trtllm-build"
+    script.write_text("#!/no/such/interpreter\n" if body else "#!/bin/sh\n")
+    script.chmod(0o755)
+    search = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = run_cli("build", "-f", str(path), "--out", str(copy), PATH=search)
+    assert done.returncode == 3
+    assert ("cannot be started" if body else "left no config.json") in done.stderr
 
 
 def tool(folder: Path, body: str) -> None:

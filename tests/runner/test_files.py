@@ -64,9 +64,42 @@ def break_gone(root):
     (root / "manifest.json").unlink()
 
 
+def break_facts(root):
+    path = root / "manifest.json"
+    path.write_text(path.read_text().replace('"n": 1', '"n": 2'))
+
+
+def break_key(root):
+    path = root / "manifest.json"
+    path.write_text(path.read_text().replace('"key": "k"', '"key": "x"'))
+
+
+def break_nan(root):
+    path = root / "manifest.json"
+    path.write_text(path.read_text().replace('"n": 1', '"n": NaN'))
+
+
+def break_deep(root):
+    (root / "manifest.json").write_text("[" * 100000)
+
+
+def break_link(root):
+    (root / "dangling").symlink_to("nowhere")
+
+
+def break_fifo(root):
+    os.mkfifo(root / "fifo")
+
+
 @pytest.mark.parametrize(
     "harm",
     [
+        break_facts,
+        break_key,
+        break_nan,
+        break_deep,
+        break_link,
+        break_fifo,
         break_bytes,
         break_missing,
         break_extra,

@@ -148,15 +148,15 @@ class Catalog:
                 + "; or write {trtllm: VERSION, image: REF}",
             )
         try:
-            Version(ref.trtllm)
+            version = str(Version(ref.trtllm.strip()))  # v1.2.1 and 1.2.1 are one version
         except InvalidVersion:
             raise UsageError(
                 f"`{ref.trtllm}` is not a version", where=where, hint="write e.g. 1.2.1"
             ) from None
         return StackRelease(
-            id=f"trtllm-{ref.trtllm}",
+            id=f"trtllm-{version}",
             image=ref.image,
-            tensorrt_llm=ref.trtllm,
+            tensorrt_llm=version,
             source=("the spec",),
         )
 
@@ -164,6 +164,15 @@ class Catalog:
     @cached_property
     def contract_versions(self) -> tuple[str, ...]:
         files = resources.find_files(self.roots, "deploy/contracts/trtllm", ".json")
+        for name, path in files.items():
+            try:
+                Version(Path(name).stem)
+            except InvalidVersion:
+                raise CatalogError(
+                    "a contract's file name must be a TensorRT-LLM version",
+                    where=Where(path.as_posix()),
+                    hint="name it e.g. 1.2.1.json",
+                ) from None
         return tuple(sorted((Path(name).stem for name in files), key=Version))
 
     def contract(self, version: str) -> Contract | None:
@@ -176,6 +185,8 @@ class Catalog:
         try:
             data: dict[str, Any] = json.loads(raw)
             api, triton = data["llm_api"]["fields"], data["triton"]["families"]
+            if not api:
+                raise ValueError("llm_api.fields is empty")
             if (
                 data["version"] != version
                 or not isinstance(api, dict)

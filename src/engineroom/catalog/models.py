@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from engineroom.names import KvCacheFormat, Support, WeightFormat
 
@@ -19,8 +22,28 @@ def _source_text(value: Any) -> Any:
     return getattr(value, "text", value)
 
 
+def _specifier(value: str) -> str:
+    SpecifierSet(value)  # InvalidSpecifier is a ValueError
+    return value
+
+
+def _version(value: str) -> str:
+    Version(value)  # InvalidVersion is a ValueError
+    return value
+
+
+def _driver(value: str) -> str:
+    if not re.fullmatch(r"\d{3,4}(\.\d{1,4}){0,2}", value):
+        raise ValueError(f"{value!r} is no driver version")
+    return value
+
+
+Ranges = Annotated[str, AfterValidator(_specifier)]
+Finite = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Sources = Annotated[tuple[str, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
 VersionText = Annotated[str, BeforeValidator(_source_text)]
+PepVersion = Annotated[VersionText, AfterValidator(_version)]
+Driver = Annotated[VersionText, AfterValidator(_driver)]
 
 
 class Row(BaseModel):
@@ -38,10 +61,10 @@ class SkuFile(Row):
     aliases: tuple[str, ...] = ()
     architecture: str
     compute_capability: Annotated[VersionText, Field(pattern=r"^\d+\.\d$")]
-    memory_mib: Annotated[int, Field(gt=0)]
+    memory_mib: Annotated[int, Field(gt=0, strict=True)]
     memory_basis: Literal["nvml", "nominal"]
     memory_evidence: str
-    memory_bandwidth_gbs: float
+    memory_bandwidth_gbs: Finite
     dense_peak_tflops: dict[str, float | None]
     nvlink_gbs_bidirectional: float | None
     interconnect: str
@@ -64,13 +87,13 @@ class StackFile(Row):
     schema_version: Literal[1]
     id: VersionText
     image: str
-    tensorrt_llm: VersionText
+    tensorrt_llm: PepVersion
     tensorrt: VersionText | None
     torch: VersionText | None
     cuda: VersionText | None
     python: VersionText | None
-    toolkit_driver: VersionText | None
-    min_driver: VersionText | None
+    toolkit_driver: Driver | None
+    min_driver: Driver | None
     image_size_gb: float | None = None
     source: Sources
     verified_on: str
@@ -82,7 +105,7 @@ class PrecisionTable(Row):
     """Support of formats for one lane and version range, by compute capability."""
 
     lane: Literal["engine", "llmapi"]
-    versions: str
+    versions: Ranges
     source: Sources
     verified_on: str
     confidence: str
@@ -99,7 +122,7 @@ class PrecisionFile(Row):
 
 class LaneRow(Row):
     lane: Literal["engine", "llmapi"]
-    versions: str
+    versions: Ranges
     support: Support
     reason: str
     fix: str
@@ -113,7 +136,7 @@ class LanesFile(Row):
 
 class DriverFloor(Row):
     cuda: VersionText
-    min_driver: VersionText
+    min_driver: Driver
 
 
 class DriversFile(Row):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import traceback
+from types import FrameType
 
 import typer
 
@@ -24,7 +26,7 @@ from engineroom.cli import (
     up,
 )
 from engineroom.cli.options import LogFormat, state
-from engineroom.errors import EngineroomError
+from engineroom.errors import EngineroomError, UsageError, Where
 from engineroom.names import ExitCode
 
 # Typer before 0.25 uses click, later ones carry their own copy: the class is found, not imported.
@@ -63,8 +65,27 @@ for module in (init, schema, check, plan, quantize, build, render, serve, genera
     app.command(module.__name__.rsplit(".", 1)[1])(module.command)
 
 
+class _Signalled(BaseException):
+    """TERM or HUP: unwinds like Ctrl-C, so that children are stopped and staged files removed."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def _raise_signalled(number: int, frame: FrameType | None) -> None:
+    raise _Signalled(number)
+
+
+def _watch_signals() -> None:
+    for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _raise_signalled)
+
+
 def run(argv: list[str]) -> int:
     """Run a command line; returns the exit code of its class of outcome."""
+    _watch_signals()
     try:
         result = app(argv, prog_name="engineroom", standalone_mode=False)
     except EngineroomError as error:
@@ -78,10 +99,16 @@ def run(argv: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("interrupted", err=True)
         return int(ExitCode.INTERRUPTED)
+    except _Signalled as stop:
+        return 128 + stop.number
     except BrokenPipeError:
         # The reader (head, less) went away; nothing is wrong.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.OK)
+    except OSError as error:
+        # A full disk, a file where a folder should be, a path too long: the user's to mend.
+        _say(UsageError(f"{error.strerror or error}", where=Where(_text(error.filename))))
+        return int(ExitCode.USAGE)
     except Exception as error:
         if os.environ.get("ENGINEROOM_DEBUG"):
             traceback.print_exc()
@@ -93,6 +120,10 @@ def run(argv: list[str]) -> int:
         )
         return int(ExitCode.INTERNAL)
     return result if isinstance(result, int) else int(ExitCode.OK)
+
+
+def _text(name: object) -> str | None:
+    return None if name is None else str(name)
 
 
 def _say(error: EngineroomError) -> None:

@@ -41,7 +41,7 @@ def command(
     ppl = facts.get("perplexity")
     shown = (
         f"{ppl['before']} -> {ppl['after']} ({ppl['change_percent']:+.2f} %, {ppl['verdict']}, {ppl['method']})"
-        if ppl
+        if ppl and "before" in ppl
         else "not measured"
     )
     rows = [

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engineroom.errors import MissingError, UsageError, Where
+from engineroom.errors import ExternalToolError, MissingError, UsageError, Where
 from engineroom.lanes import LaneRequest
 from engineroom.pipeline.check import require_no_errors
 from engineroom.pipeline.job import Job, ResolvedTarget, only_targets
@@ -183,7 +183,7 @@ def _run_step(job: Job, step: Step, staging: Path) -> None:
     process.run_tool(argv, cwd=job.out, log=log)
     absent = [name for name in step.outputs if not (staging / name).is_file()]
     if absent:
-        raise UsageError(
+        raise ExternalToolError(
             f"`{step.argv[0]}` ended well but left no {', '.join(absent)}",
             where=Where(log.as_posix()),
         )

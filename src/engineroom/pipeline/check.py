@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from engineroom.checks import TargetContext, check_target, order
-from engineroom.errors import FindingsError, UsageError
+from engineroom.errors import FindingsError, UsageError, Where
 from engineroom.names import Severity
 from engineroom.pipeline.job import Job
-from engineroom.runner import texts
+from engineroom.runner import model_source, texts
 from engineroom.types import Finding
 
 
@@ -30,7 +30,11 @@ def check(job: Job) -> list[Finding]:
         )
         findings += check_target(context)
         findings += item.lane.findings(job.loaded.spec, item.target, item.sku, item.stack)
-    _calibration_file(job)
+    with job.located():
+        if job.local_model is not None:
+            model_source.tensor_shapes(job.local_model)  # damage is found before a model is loaded
+        _tokenizer_folder(job)
+        _calibration_file(job)
     return order(findings)
 
 
@@ -39,11 +43,19 @@ def _calibration_file(job: Job) -> None:
     calibration = job.loaded.spec.calibration
     if calibration is None:
         return
-    name = calibration.dataset
-    is_path = name.endswith((".jsonl", ".json", ".txt", ".md")) or name.startswith((".", "/", "~"))
-    if is_path:
-        with job.located():
-            texts.read_documents(name, job.loaded.folder)
+    if not texts.is_hub_name(calibration.dataset, job.loaded.folder):
+        texts.read_documents(calibration.dataset, job.loaded.folder)
+
+
+def _tokenizer_folder(job: Job) -> None:
+    name = job.loaded.spec.model.tokenizer
+    where = Where(key="model.tokenizer")
+    if name and not model_source.user_path(name, job.loaded.folder, where).is_dir():
+        raise UsageError(
+            f"`{name}` is no folder",
+            where=where,
+            hint="name a local tokenizer folder, or drop the key to use the model's own",
+        )
 
 
 def require_no_errors(job: Job) -> list[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from engineroom.errors import UsageError
+from engineroom.errors import UsageError, Where
 from engineroom.lanes import LANES, Lane
 from engineroom.pipeline.job import Reporter
 from engineroom.runner import chat, client
@@ -34,12 +34,13 @@ def detect_lane(url: str) -> Lane:
         UsageError: none. ExternalToolError: no server there.
     """
     for lane in LANES.values():
-        metadata = client.model_metadata(url, lane.client.model)
-        inputs = {item["name"] for item in metadata.get("inputs", [])} if metadata else set()
+        inputs = client.model_inputs(url, lane.client.model)
         if {lane.client.prompt, lane.client.max_tokens} <= inputs:
             return lane
     models = ", ".join(lane.client.model for lane in LANES.values())
-    raise UsageError(f"{url} serves none of {models} with the inputs that engineroom renders")
+    raise UsageError(
+        f"{client.shown(url)} serves none of {models} with the inputs that engineroom renders"
+    )
 
 
 def generate(
@@ -58,6 +59,12 @@ def generate(
         tokenizer: folder whose chat template wraps the prompt; without it the prompt goes raw.
         system: system message, with `tokenizer` only.
     """
+    if system and tokenizer is None:
+        raise UsageError(
+            "a system message needs a chat template",
+            where=Where(key="--system"),
+            hint="name the tokenizer's folder with --chat",
+        )
     lane = detect_lane(url)
     text = prompt
     if tokenizer is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from engineroom.catalog import Catalog
 from engineroom.checks.shapes import partial_groups
 from engineroom.errors import UsageError
 from engineroom.names import LaneName, Support, WeightFormat
+from engineroom.render.filters import json_yaml
 from engineroom.runner import model_source
 from engineroom.spec.model import Model
 from engineroom.types import GpuSku, ModelShape
@@ -97,11 +97,11 @@ def init_spec(
         )
     return _TEMPLATE.format(
         name=name.strip("-"),
-        source=json.dumps(model, ensure_ascii=False),
+        source=json_yaml(model),
         weights=weights,
         kv_cache="fp8" if kv_support is Support.YES and native else "auto",
         group=f"  group_size: {group}\n" if group else "",
-        dataset=json.dumps(dataset, ensure_ascii=False),
+        dataset=json_yaml(dataset),
         samples=catalog.weight_recipes[str(weights)].recommended_samples or 128,
         sku=gpu.id,
         lane=lane,

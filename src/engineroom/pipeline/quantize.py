@@ -7,7 +7,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from engineroom.errors import UsageError
+from engineroom.errors import UsageError, Where, artefact_error
 from engineroom.pipeline.check import require_no_errors
 from engineroom.pipeline.job import Job
 from engineroom.runner import files, manifest, model_source, process
@@ -98,7 +98,10 @@ def find(job: Job) -> Checkpoint:
     key = files.sha256_json(_inputs(job, model))
     path = job.out / "checkpoints" / folder_name(job, key)
     try:
-        return Checkpoint(path, manifest.load(path, "checkpoint"), True)
+        content = manifest.load(path, "checkpoint")
+        if content["key"] != key:
+            raise artefact_error(path, "this checkpoint was made from other inputs")
+        return Checkpoint(path, content, True)
     except UsageError as error:
         error.hint = "run `engineroom quantize` first, or `engineroom up` for the whole chain"
         raise
@@ -133,6 +136,12 @@ def quantize(
     inputs = _inputs(job, model)
     key = files.sha256_json(inputs)
     path = job.out / "checkpoints" / folder_name(job, key)
+    if not any(model.glob("*.safetensors")):
+        raise UsageError(
+            "no *.safetensors files: there are no weights to quantize",
+            where=job.loaded.where("model.source"),
+            hint=f"download the whole model into {model.as_posix()}",
+        )
     if dry_run:
         return {"checkpoint": path.as_posix(), "exists": path.is_dir(), "inputs": inputs}
     kept = manifest.reuse(path, "checkpoint", key)
@@ -188,15 +197,7 @@ def _tokenizer(job: Job, model: Path) -> Path:
     name = job.loaded.spec.model.tokenizer
     if name is None:
         return model
-    path = Path(name).expanduser()
-    path = path if path.is_absolute() else job.loaded.folder / path
-    if not path.is_dir():
-        raise UsageError(
-            f"`{name}` is no folder",
-            where=job.loaded.where("model.tokenizer"),
-            hint="name a local tokenizer folder, or drop the key to use the model's own",
-        )
-    return path
+    return model_source.user_path(name, job.loaded.folder, Where(key="model.tokenizer"))
 
 
 def _report(job: Job, event: dict[str, Any]) -> None:

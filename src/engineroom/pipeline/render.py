@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engineroom.errors import FindingsError
 from engineroom.lanes import RepositoryRequest
 from engineroom.names import RuntimeName
 from engineroom.pipeline.build import Artefact, find_artefact
@@ -76,6 +77,11 @@ def render(
     listing: list[dict[str, Any]] = []
     for item in only_targets(job, target):
         artefact = find_artefact(job, item, checkpoint)
+        if artefact.is_engine_plan and runtime is RuntimeName.TENSORRT_LLM:
+            raise FindingsError(
+                f"{item.target.id}: the engine is only planned; gpt_model_path would point at no engine",
+                hint="run the build plan on its GPU, or render with --runtime reference",
+            )
         rendered = render_files(job, item, checkpoint, artefact, runtime, root)
         if dry_run:
             listing.append({"target": item.target.id, "files": [file.path for file in rendered]})

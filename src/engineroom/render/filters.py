@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
+# JSON allows these inside strings; YAML readers refuse them or take them for line breaks.
+_UNREADABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 _PBTXT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -27,4 +30,5 @@ def pbtxt(value: object) -> str:
 
 def json_yaml(value: Any) -> str:
     """YAML in its JSON form: every YAML 1.2 reader and every JSON reader takes it."""
-    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    return _UNREADABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

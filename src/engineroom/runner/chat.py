@@ -22,14 +22,33 @@ def template_of(folder: Path) -> str | None:
     """The chat template of a tokenizer folder, or None."""
     file = folder / "chat_template.jinja"
     if file.is_file():
-        return file.read_text(encoding="utf-8")
-    config = folder / "tokenizer_config.json"
-    if config.is_file():
-        value = json.loads(config.read_text(encoding="utf-8")).get("chat_template")
-        if isinstance(value, list):  # several named templates
-            value = next((v["template"] for v in value if v.get("name") == "default"), None)
-        return value if isinstance(value, str) else None
-    return None
+        try:
+            return file.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise UsageError("not UTF-8", where=Where(file.as_posix())) from None
+    value = _config(folder).get("chat_template")
+    if isinstance(value, list):  # several named templates
+        named = [v for v in value if isinstance(v, dict) and v.get("name") == "default"]
+        value = named[0].get("template") if named else None
+    return value if isinstance(value, str) else None
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    """tokenizer_config.json, or nothing where there is none.
+
+    Raises:
+        UsageError: it is there and is no JSON object.
+    """
+    path = folder / "tokenizer_config.json"
+    if not path.is_file():
+        return {}
+    try:
+        config = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"not JSON: {error}", where=Where(path.as_posix())) from None
+    if not isinstance(config, dict):
+        raise UsageError("not an object", where=Where(path.as_posix()))
+    return config
 
 
 def apply(folder: Path, messages: Sequence[dict[str, str]]) -> str:
@@ -40,22 +59,22 @@ def apply(folder: Path, messages: Sequence[dict[str, str]]) -> str:
     Raises:
         UsageError: no template, or the template fails or reaches for something unsafe.
     """
-    text = template_of(folder)
     place = Where(folder.as_posix())
+    if not folder.is_dir():
+        raise UsageError("no such folder", where=place, hint="name the tokenizer's folder")
+    text = template_of(folder)
     if text is None:
         raise UsageError(
-            "the model has no chat template", where=place, hint="send a raw prompt (--raw)"
+            "the model has no chat template",
+            where=place,
+            hint="leave --chat out to send the prompt as it is",
         )
     env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     env.filters["tojson"] = lambda value, **kw: json.dumps(value, ensure_ascii=False, **kw)
     env.globals["raise_exception"] = _raise
-    config_path = folder / "tokenizer_config.json"
-    config: dict[str, Any] = (
-        json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
-    )
     tokens = {
         name: value.get("content") if isinstance(value, dict) else value
-        for name, value in config.items()
+        for name, value in _config(folder).items()
         if name.endswith("_token")
     }
     try:

@@ -39,12 +39,14 @@ def sha256_json(value: Any) -> str:
 def tree_digests(root: Path, exclude: Iterable[str] = ()) -> dict[str, str]:
     """sha256 of every file below `root`, by POSIX path relative to it, sorted."""
     skip = set(exclude)
-    found = {
-        path.relative_to(root).as_posix(): path
-        for path in sorted(root.rglob("*"))
-        if path.is_file()
-    }
-    return {name: sha256_file(path) for name, path in found.items() if name not in skip}
+    digests = {}
+    for path in sorted(root.rglob("*")):
+        name = path.relative_to(root).as_posix()
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            digests[name] = "not a regular file"
+        elif path.is_file() and name not in skip:
+            digests[name] = sha256_file(path)
+    return digests
 
 
 def write_text(path: Path, text: str) -> None:

@@ -7,7 +7,6 @@ misunderstand is a new version.
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,8 +42,14 @@ def write(
         "digest": files.digest_of(listing),
         "files": listing,
     }
+    content["seal"] = _seal(content)
     files.write_json(root / NAME, content)
     return content
+
+
+def _seal(content: Mapping[str, Any]) -> str:
+    """Digest of everything else in the manifest: conditions count as much as bytes."""
+    return files.sha256_json({k: v for k, v in content.items() if k != "seal"})
 
 
 def load(root: Path, kind: str) -> dict[str, Any]:
@@ -59,7 +64,7 @@ def load(root: Path, kind: str) -> dict[str, Any]:
         content = files.read_json(path)
     except FileNotFoundError:
         raise artefact_error(root, f"no {kind} here: {NAME} is missing", hint=hint) from None
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError):
+    except (OSError, ValueError, RecursionError):
         raise artefact_error(path, "the manifest is unreadable", hint=hint) from None
     if not isinstance(content, dict) or content.get("kind") != kind:
         found = content.get("kind") if isinstance(content, dict) else type(content).__name__
@@ -69,8 +74,12 @@ def load(root: Path, kind: str) -> dict[str, Any]:
             path, f"manifest schema_version {content.get('schema_version')} is not {SCHEMA_VERSION}"
         )
     expected = content.get("files")
-    if not isinstance(expected, dict) or content.get("digest") != files.digest_of(expected):
-        raise artefact_error(path, "the manifest's own digest does not match", hint=hint)
+    try:
+        sealed = content.get("seal") == _seal(content)
+    except ValueError:  # NaN, which we never write
+        sealed = False
+    if not sealed or not isinstance(expected, dict):
+        raise artefact_error(path, "the manifest was changed: its seal does not match", hint=hint)
     actual = files.tree_digests(root, exclude=(NAME,))
     for name in sorted(set(expected) | set(actual)):
         if name not in actual:

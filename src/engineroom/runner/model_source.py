@@ -27,6 +27,23 @@ _WANTED = (
 )
 # A safetensors file starts with 8 bytes of header length; a Git LFS pointer is a short text file.
 _LFS = b"version https://git-lfs"
+MAX_HEADER = 100_000_000
+"""The format's own limit on its JSON header."""
+
+
+def user_path(text: str, spec_dir: Path, where: Where) -> Path:
+    """A path of the spec: `~` expanded, relative to the spec file.
+
+    Raises:
+        UsageError: an unknown user, or a name that no file system takes.
+    """
+    try:
+        path = Path(text).expanduser()
+        path = path if path.is_absolute() else spec_dir / path
+        path.exists()
+    except (RuntimeError, OSError, ValueError) as error:
+        raise UsageError(f"`{text[:80]}` is no usable path: {error}", where=where) from None
+    return path
 
 
 def looks_like_hub_id(source: str) -> bool:
@@ -47,11 +64,10 @@ def local_folder(model: Model, spec_dir: Path, *, download: bool) -> Path | None
         UsageError: a path that is not there. MissingError: no huggingface_hub for a hub id.
         ExternalToolError never; hub failures are UsageErrors with the hub's words.
     """
-    path = Path(model.source).expanduser()
-    path = path if path.is_absolute() else spec_dir / path
+    where = Where(key="model.source")
+    path = user_path(model.source, spec_dir, where)
     if path.is_dir():
         return path
-    where = Where(key="model.source")
     if path.exists() or not looks_like_hub_id(model.source):
         raise UsageError(
             f"`{model.source}` is neither a model folder nor a hub id",
@@ -102,8 +118,13 @@ def read_config(folder: Path) -> dict[str, Any]:
             where=Where(path.as_posix(), key="model.source"),
             hint="name the folder that holds config.json",
         ) from None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"unreadable: {error}", where=Where(path.as_posix())) from None
+    except (OSError, ValueError, RecursionError) as error:
+        lfs = path.is_file() and path.read_bytes()[: len(_LFS)] == _LFS
+        raise UsageError(
+            "a Git LFS pointer, not the file" if lfs else f"unreadable: {error}",
+            where=Where(path.as_posix()),
+            hint="run `git lfs pull` in the model folder" if lfs else "download it again",
+        ) from None
     if not isinstance(config, dict):
         raise UsageError("config.json is not an object", where=Where(path.as_posix()))
     return config
@@ -120,10 +141,11 @@ def read_shape(folder: Path) -> ModelShape:
         return ModelShape.from_config(read_config(folder))
     except KeyError as error:
         raise UsageError(
-            f"the key {error} is missing or no number",
+            f"the key {error} is missing, or no sensible size",
             where=Where(path.as_posix(), key=error.args[0]),
+            hint="it must be a whole number above 0; is this the model's own config.json?",
         ) from None
-    except (TypeError, ValueError, ZeroDivisionError) as error:
+    except (TypeError, ValueError, ArithmeticError) as error:
         raise UsageError(f"unusable sizes: {error}", where=Where(path.as_posix())) from None
 
 
@@ -135,29 +157,39 @@ def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """
     shapes: dict[str, tuple[int, ...]] = {}
     for path in sorted(folder.glob("*.safetensors")):
-        with path.open("rb") as file:
-            head = file.read(8)
-            if _LFS.startswith(head) and head:
-                raise UsageError(
-                    "a Git LFS pointer, not weights",
-                    where=Where(path.as_posix()),
-                    hint="run `git lfs pull` in the model folder",
-                )
-            try:
-                (length,) = struct.unpack("<Q", head)
-                if length > path.stat().st_size:
-                    raise ValueError("header longer than the file")
-                header = json.loads(file.read(length))
-                for name, entry in header.items():
-                    if name != "__metadata__":
-                        shapes[name] = tuple(int(n) for n in entry["shape"])
-            except (struct.error, ValueError, KeyError, TypeError) as error:
-                raise UsageError(
-                    f"not a safetensors file: {error}",
-                    where=Where(path.as_posix()),
-                    hint="download it again",
-                ) from None
+        if not path.is_file():
+            raise UsageError("not a regular file", where=Where(path.as_posix()))
+        shapes |= _header(path)
     return shapes
+
+
+def _header(path: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes of one file, after checking that its tensors lie inside it."""
+    place = Where(path.as_posix())
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(8)
+        if head and _LFS.startswith(head):
+            raise UsageError(
+                "a Git LFS pointer, not weights",
+                where=place,
+                hint="run `git lfs pull` in the model folder",
+            )
+        try:
+            (length,) = struct.unpack("<Q", head)
+            if length > min(size, MAX_HEADER):
+                raise ValueError("its header is longer than the file")
+            header = json.loads(file.read(length))
+            tensors = {k: v for k, v in header.items() if k != "__metadata__"}
+            end = max((int(entry["data_offsets"][1]) for entry in tensors.values()), default=0)
+            if 8 + length + end > size:
+                raise ValueError(f"cut off: {8 + length + end} bytes expected, {size} there")
+            return {k: tuple(int(n) for n in entry["shape"]) for k, entry in tensors.items()}
+        except (struct.error, ValueError, KeyError, TypeError, AttributeError, IndexError,
+                OverflowError, RecursionError) as error:  # fmt: skip
+            raise UsageError(
+                f"not a whole safetensors file: {error}", where=place, hint="download it again"
+            ) from None
 
 
 def source_digest(folder: Path) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections import deque
@@ -25,6 +27,12 @@ _ERRORS: dict[str, type[EngineroomError]] = {
     "missing": MissingError,
     "external": ExternalToolError,
 }
+
+
+def die_with_parent() -> None:
+    """In a child, before exec: the kernel sends it TERM when this process dies (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))  # PR_SET_PDEATHSIG
 
 
 def run_module(
@@ -50,7 +58,12 @@ def run_module(
     sink: Any = log.open("wb") if log is not None else subprocess.DEVNULL
     try:
         with subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sink, env=child_env
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=sink,
+            env=child_env,
+            preexec_fn=die_with_parent if os.name == "posix" else None,
         ) as child:
             try:
                 return _converse(child, request, on_event, log, module)
@@ -124,6 +137,11 @@ def run_tool(argv: Sequence[str], *, cwd: Path, log: Path) -> None:
         ExternalToolError: it ended with a code other than 0.
     """
     with log.open("wb") as sink:
-        code = subprocess.run(list(argv), cwd=cwd, stdout=sink, stderr=sink, check=False).returncode
+        try:
+            code = subprocess.run(
+                list(argv), cwd=cwd, stdout=sink, stderr=sink, check=False
+            ).returncode
+        except OSError as error:
+            raise ExternalToolError(f"`{argv[0]}` cannot be started: {error.strerror}") from None
     if code != 0:
         raise ExternalToolError(f"`{argv[0]}` {describe_exit(code)}{_tail(log)}")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib.util
 import json
 import random
+import re
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
 from engineroom.errors import UsageError, Where, missing_extra
+from engineroom.runner.model_source import user_path
 
+_FILE_ENDINGS = {".jsonl", ".json", ".txt", ".md", ".csv", ".gz", ".zst", ".parquet", ".text"}
 MAX_HUB_DOCUMENTS = 20_000
 
 
@@ -23,18 +26,25 @@ def read_documents(dataset: str, spec_dir: Path) -> tuple[list[str], Path | None
     Raises:
         UsageError: no such file, or no text in it. MissingError: a hub name without `datasets`.
     """
-    path = Path(dataset).expanduser()
-    path = path if path.is_absolute() else spec_dir / path
     where = Where(key="calibration.dataset")
-    if not path.is_file():
+    if is_hub_name(dataset, spec_dir):
         return _from_hub(dataset, where), None
+    path = user_path(dataset, spec_dir, where)
+    if not path.is_file():
+        raise UsageError(
+            f"`{dataset}` " + ("is not a regular file" if path.exists() else "does not exist"),
+            where=where,
+            hint="name a JSONL or text file; relative paths are relative to the spec file",
+        )
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise UsageError(f"`{dataset}` is not UTF-8 text", where=where) from None
+        raise UsageError(
+            f"`{dataset}` is not UTF-8 text", where=where, hint="save it as UTF-8, uncompressed"
+        ) from None
     if path.suffix in (".jsonl", ".json"):
         documents = [
-            _json_text(line, path, i) for i, line in enumerate(text.splitlines(), 1) if line.strip()
+            _json_text(line, path, i) for i, line in enumerate(text.split("\n"), 1) if line.strip()
         ]
     else:
         documents = [part.strip() for part in text.split("\n\n")]
@@ -48,24 +58,29 @@ def _json_text(line: str, path: Path, number: int) -> str:
     place = Where(path.as_posix(), number)
     try:
         entry = json.loads(line)
-    except ValueError as error:
-        raise UsageError(f"not JSON: {error}", where=place) from None
+        json.dumps(entry, ensure_ascii=False).encode()  # lone surrogates are no text
+    except (ValueError, RecursionError) as error:
+        raise UsageError(
+            f"not JSON text: {error}", where=place, hint='write one object a line: {"text": "…"}'
+        ) from None
     if isinstance(entry, dict) and isinstance(entry.get("text"), str):
         return str(entry["text"])
     if isinstance(entry, dict) and isinstance(entry.get("messages"), list):
         return "\n".join(
             str(m.get("content", "")) for m in entry["messages"] if isinstance(m, dict)
         )
-    raise UsageError("no `text` and no `messages` in this line", where=place)
+    raise UsageError("no `text` and no `messages` in this line", where=place, hint='{"text": "…"}')
+
+
+def is_hub_name(dataset: str, spec_dir: Path) -> bool:
+    """Whether this can only be a hub dataset: no such path here, and no file's ending."""
+    if not re.fullmatch(r"[A-Za-z0-9][\w-]*(/[A-Za-z0-9][\w.-]*)?", dataset):
+        return False
+    path = user_path(dataset, spec_dir, Where(key="calibration.dataset"))
+    return not path.exists() and Path(dataset).suffix not in _FILE_ENDINGS
 
 
 def _from_hub(name: str, where: Where) -> list[str]:
-    if ("/" not in name and "." in name) or name.startswith((".", "/", "~")):
-        raise UsageError(
-            f"`{name}` does not exist",
-            where=where,
-            hint="relative paths are relative to the spec file",
-        )
     if importlib.util.find_spec("datasets") is None:
         error = missing_extra("quantize", "datasets")
         error.hint = f"pip install datasets, or name a local JSONL file (`{name}` is no file here)"

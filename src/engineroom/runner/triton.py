@@ -8,6 +8,7 @@ compiled modules load against another libpython.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import importlib.util
 import os
@@ -24,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 
 from engineroom.errors import ExternalToolError, MissingError, missing_extra
-from engineroom.runner.process import describe_exit
+from engineroom.runner.process import describe_exit, die_with_parent
 
 READY_SECONDS = 300
 
@@ -158,6 +159,7 @@ class TritonServer:
                 stderr=sink,
                 cwd=self.work,
                 start_new_session=True,
+                preexec_fn=die_with_parent,
             )
 
     @property
@@ -204,7 +206,7 @@ class TritonServer:
 
     def _errors(self, most: int = 4) -> str:
         # Two level-E lines come on every machine without a GPU and mean nothing.
-        noise = ("CudaDriverHelper", "unable to create stream", "DCGM")
+        noise = ("CudaDriverHelper", "unable to create stream", "DCGM", "NVML", "PinnedMemory")
         text = self.log.read_text(encoding="utf-8", errors="replace")
         lines = [
             line.strip()
@@ -225,10 +227,13 @@ class TritonServer:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
             try:
-                process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait(10)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(seconds)
+            finally:
+                # Out of patience, or a second Ctrl-C: nothing may outlive this call.
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait(10)
         return process.returncode
 
     def __enter__(self) -> TritonServer:

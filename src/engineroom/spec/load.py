@@ -28,9 +28,11 @@ def read_text(path: Path, what: str) -> str:
     """
     place = Where(path.as_posix())
     try:
+        if path.exists() and not path.is_file():
+            raise UsageError(f"the {what} is not a regular file", where=place)
         if path.stat().st_size > MAX_BYTES:
             raise UsageError(f"the {what} is larger than {MAX_BYTES} bytes", where=place)
-        return path.read_bytes().decode("utf-8")
+        return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         raise UsageError(
             f"the {what} does not exist",
@@ -109,7 +111,12 @@ def parse_spec(text: str, path: Path = Path("engineroom.yaml")) -> LoadedSpec:
     try:
         return LoadedSpec(DeploymentSpec.model_validate(document.data), path, document)
     except ValidationError as error:
-        problems = [_problem(document, item) for item in error.errors(include_url=False)]
+        # An item that is wrong is dropped before the list is counted: "too short" is then an echo.
+        problems = [
+            _problem(document, item)
+            for item in error.errors(include_url=False)
+            if not (item["type"] == "too_short" and item.get("input"))
+        ]
         unique = {str(p.where) + p.message: p for p in problems}
         raise SpecError(list(unique.values())) from None
 

@@ -50,7 +50,9 @@ Number = Annotated[float, BeforeValidator(_as_float)]
 Text = Annotated[str, Field(min_length=1, max_length=4096)]
 # Container references have no blanks; the characters are those of the OCI reference grammar.
 ImageRef = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$", max_length=512)]
-PositiveInt = Annotated[int, Field(ge=1)]
+# TensorRT-LLM, Triton and Kubernetes keep sizes in signed 32-bit integers.
+MAX_INT = 2**31 - 1
+PositiveInt = Annotated[int, Field(ge=1, le=MAX_INT)]
 
 
 def _no_nul(value: str) -> str:
@@ -98,12 +100,14 @@ class Calibration(Closed):
 
     dataset: Text = Field(description="Local JSONL or text file, or a hub dataset name.")
     samples: PositiveInt = Field(default=512, description="Sequences.")
-    seq_len: Annotated[int, Field(ge=8)] = Field(default=512, description="Tokens a sequence.")
+    seq_len: Annotated[int, Field(ge=8, le=MAX_INT)] = Field(
+        default=512, description="Tokens a sequence."
+    )
     batch_size: Literal["auto"] | PositiveInt = Field(
         default="auto", description="auto picks from free memory."
     )
-    seed: Annotated[int, Field(ge=0)] = 0
-    eval_documents: Annotated[int, Field(ge=0)] = Field(
+    seed: Annotated[int, Field(ge=0, le=MAX_INT)] = 0
+    eval_documents: Annotated[int, Field(ge=0, le=10_000)] = Field(
         default=8, description="Documents held out for perplexity before and after; 0 skips it."
     )
 
@@ -213,9 +217,11 @@ class Serving(Closed):
     )
     scheduler_policy: Literal["guaranteed_no_evict", "max_utilization"] = "guaranteed_no_evict"
     streaming: bool = True
-    stop_ids: Literal["generation_config"] | tuple[Annotated[int, Field(ge=0)], ...] = Field(
-        default="generation_config",
-        description="End-of-sequence ids: from generation_config.json, or a list.",
+    stop_ids: Literal["generation_config"] | tuple[Annotated[int, Field(ge=0, le=MAX_INT)], ...] = (
+        Field(
+            default="generation_config",
+            description="End-of-sequence ids: from generation_config.json, or a list.",
+        )
     )
 
     @field_validator("stop_ids", mode="before")
@@ -227,7 +233,7 @@ class Serving(Closed):
 class Storage(Closed):
     """The volume that holds weights and engines."""
 
-    size: Annotated[str, Field(pattern=r"^[1-9][0-9]*(Mi|Gi|Ti)$")] = "100Gi"
+    size: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,6}(Mi|Gi|Ti)$")] = "100Gi"
     storage_class: Annotated[str, Field(pattern=DNS_NAME, max_length=253)] | None = None
     access_mode: Literal["ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany", "ReadWriteOncePod"] = (
         "ReadWriteOnce"
@@ -239,7 +245,7 @@ class Deploy(Closed):
     """Where it runs on Kubernetes."""
 
     namespace: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] = "default"
-    replicas: Annotated[int, Field(ge=0)] = 1
+    replicas: Annotated[int, Field(ge=0, le=10_000)] = 1
     storage: Storage = Storage()
     image: ImageRef | None = Field(default=None, description="Overrides the stack's image.")
     image_pull_secret: Annotated[str, Field(pattern=DNS_NAME, max_length=253)] | None = None

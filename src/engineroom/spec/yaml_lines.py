@@ -23,6 +23,8 @@ _FALSE = {"false", "False", "FALSE"}
 MAX_NODES = 20_000
 """Above this a spec is not a spec; it also stops alias bombs, which expand exponentially."""
 
+MAX_DEPTH = 50
+
 Path = tuple[str | int, ...]
 
 
@@ -76,6 +78,8 @@ def parse(text: str, file: str) -> Document:
             where=Where(file, mark.line + 1 if mark else None),
             hint="mend the line above; indent with spaces and quote strings with special characters",
         ) from None
+    except RecursionError:
+        raise _too_deep(file) from None
     except yaml.YAMLError as error:  # the reader refuses control characters without a mark
         raise UsageError(
             f"YAML syntax: {' '.join(str(error).split())}", where=Where(file)
@@ -89,6 +93,14 @@ def parse(text: str, file: str) -> Document:
     document = Document(file, None)
     document.data = _Builder(document).build(nodes[0], ())
     return document
+
+
+def _too_deep(file: str) -> UsageError:
+    return UsageError(
+        "nested too deeply",
+        where=Where(file),
+        hint="no key of a spec is more than five levels down",
+    )
 
 
 class _Builder:
@@ -106,6 +118,8 @@ class _Builder:
                 where=Where(self.document.file, line, dotted(path)),
                 hint="write the values out instead of repeating aliases",
             )
+        if len(path) > MAX_DEPTH:
+            raise _too_deep(self.document.file)
         self.document.lines.setdefault(path, line)
         self.active.add(id(node))
         try:

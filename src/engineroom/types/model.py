@@ -6,6 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+_REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads")
+# Generous ceilings: a value above is a broken file, and would make the arithmetic run for hours.
+_MOST = {
+    "hidden_size": 1_000_000,
+    "num_hidden_layers": 10_000,
+    "num_attention_heads": 100_000,
+    "num_key_value_heads": 100_000,
+    "head_dim": 100_000,
+    "intermediate_size": 10_000_000,
+    "vocab_size": 100_000_000,
+    "max_position_embeddings": 2**31 - 1,
+}
+
 
 @dataclass(frozen=True)
 class ModelShape:
@@ -34,12 +47,16 @@ class ModelShape:
         """Build from a Hugging Face ``config.json`` object.
 
         Raises:
-            KeyError: a size key is missing; the key is the argument.
+            KeyError: a size key is missing, no whole number, or outside 1 .. a generous limit; the key
+                is the argument.
         """
         text = config.get("text_config") if "hidden_size" not in config else None
         cfg: Mapping[str, Any] = text if isinstance(text, Mapping) else config
-        for key in ("hidden_size", "num_hidden_layers", "num_attention_heads"):
-            if not isinstance(cfg.get(key), int):
+        for key, most in _MOST.items():
+            value = cfg.get(key)
+            if value is None and key not in _REQUIRED:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most:
                 raise KeyError(key)
         heads = int(cfg["num_attention_heads"])
         hidden = int(cfg["hidden_size"])
