@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from engineroom.errors import EngineroomError, InternalError, MissingError, UsageError
-from engineroom.runner import helm_child
+from engineroom.runner import kube_rules
 from tests.chart.common import (
     CHART,
     SCENARIOS,
@@ -390,16 +390,16 @@ def _grow(objects: dict[str, Any]) -> None:
 def test_checks_of_our_own_can_fail(break_it: Break, words: str, llmapi: dict[str, Any]) -> None:
     objects = copy.deepcopy(llmapi)
     values = scenario("llmapi")
-    assert list(helm_child.problems(list(objects.values()), values)) == []
+    assert list(kube_rules.problems(list(objects.values()), values)) == []
     break_it(objects)
-    assert any(words in text for text in helm_child.problems(list(objects.values()), values))
+    assert any(words in text for text in kube_rules.problems(list(objects.values()), values))
 
 
 def test_quantities() -> None:
-    assert helm_child.quantity("2Gi") == 2 * 1024**3
-    assert helm_child.quantity("2G") == 2 * 1000**3
-    assert helm_child.quantity("500m") * 2 == helm_child.quantity(1)
-    assert helm_child.quantity("1.5Ki") == 1536
+    assert kube_rules.quantity("2Gi") == 2 * 1024**3
+    assert kube_rules.quantity("2G") == 2 * 1000**3
+    assert kube_rules.quantity("500m") * 2 == kube_rules.quantity(1)
+    assert kube_rules.quantity("1.5Ki") == 1536
     for wrong in ("2Gib", "Gi", "2i", "-1", "2ki"):
         with pytest.raises(InternalError):
-            helm_child.quantity(wrong)
+            kube_rules.quantity(wrong)

@@ -23,7 +23,13 @@ def start(*argv: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=_default_signals,
     )
+
+
+def _default_signals() -> None:
+    """Under nohup the tests themselves ignore HUP, and a child would inherit that."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def children(pid: int) -> set[int]:

@@ -1,12 +1,11 @@
-"""What a rule sees, and how rules are run.
+"""What a rule sees, and the order of what rules say.
 
-A rule is a function from a :class:`TargetContext` to findings. It reads no file and starts
-nothing. A new topic is a new module whose ``RULES`` is added to the list below.
+A rule is a function from a :class:`TargetContext` to findings. It reads no file and starts nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from engineroom.catalog import Catalog, Contract
@@ -51,20 +50,6 @@ class TargetContext:
 
 
 Rule = Callable[[TargetContext], Iterable[Finding]]
-
-
-def all_rules() -> Iterator[Rule]:
-    """Every rule, in the order of the topics below."""
-    # Imported here because the topics import TargetContext from this module.
-    from engineroom.checks import drivers, lanes, limits, model, parallel, precision, shapes  # noqa: PLC0415
-
-    for topic in (lanes, precision, drivers, model, parallel, shapes, limits):
-        yield from topic.RULES
-
-
-def check_target(context: TargetContext) -> list[Finding]:
-    """All findings of all rules; nothing is dropped after the first."""
-    return [finding for rule in all_rules() for finding in rule(context)]
 
 
 def order(findings: Iterable[Finding]) -> list[Finding]:

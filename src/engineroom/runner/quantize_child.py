@@ -14,12 +14,13 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from engineroom.errors import EngineroomError, MissingError, UsageError
 from engineroom.runner import texts
+from engineroom.runner.perplexity import evaluate
 
 _OUT = sys.stdout
 LICENCE_PATTERNS = ("LICENSE*", "LICENCE*", "NOTICE*", "COPYING*", "USE_POLICY*")
@@ -107,7 +108,7 @@ def quantize(request: dict[str, Any]) -> dict[str, Any]:
         _copy(source, out / "trtllm", LICENCE_PATTERNS)
     facts["licences"] = sorted(p.name for p in _matching(out / "hf", LICENCE_PATTERNS))
     if config is not None and evaluation is not None and request["evaluate"]:
-        facts["perplexity"] = _evaluate(source, out / "hf", tokenizer, evaluation, request, trust)
+        facts["perplexity"] = evaluate(source, out / "hf", tokenizer, evaluation, request, emit)
     return facts
 
 
@@ -288,82 +289,6 @@ def merge_config(original: dict[str, Any], exported: dict[str, Any]) -> dict[str
     if "quantization_config" in exported:
         merged["quantization_config"] = exported["quantization_config"]
     return merged
-
-
-def _evaluate(
-    source: Path,
-    hf: Path,
-    tokenizer: Any,
-    documents: list[str],
-    request: dict[str, Any],
-    trust: bool,
-) -> dict[str, Any]:
-    """Perplexity of the source and of the exported artefact, document by document."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    for folder in request["reference_paths"]:
-        sys.path.insert(0, folder)
-    from engineroom_reference.model import ReferenceModel
-
-    limit = request["seq_len"]
-    rows = [tokenizer(text, add_special_tokens=True)["input_ids"][:limit] for text in documents]
-    rows = [row for row in rows if len(row) >= 2]
-    if not rows:
-        return {"verdict": "not measured", "why": "no held-out document has two tokens"}
-    emit("phase", name="evaluate", total=2 * len(rows))
-
-    def losses(forward: Callable[[list[int]], Any], done: int) -> list[float]:
-        result = []
-        for i, row in enumerate(rows):
-            with torch.inference_mode():
-                logits = forward(row)[:-1]
-            target = torch.tensor(row[1:])
-            loss = torch.nn.functional.cross_entropy(logits, target, reduction="sum")
-            result.append(float(loss))
-            emit("progress", phase="evaluate", done=done + i + 1, total=2 * len(rows), number=1)
-        return result
-
-    base = AutoModelForCausalLM.from_pretrained(
-        source, dtype=torch.float32, trust_remote_code=trust
-    ).eval()
-    before = losses(lambda row: base(torch.tensor([row])).logits[0].float(), 0)
-    reference = ReferenceModel(str(hf))
-    after = losses(lambda row: reference.logits(row, reference.new_cache()), len(rows))
-    tokens = [len(row) - 1 for row in rows]
-    return {
-        **bootstrap(before, after, tokens, request["seed"]),
-        "documents": len(rows),
-        "method": "emulated" if request["weights"] == "nvfp4" else "dequantized",
-        "what": "exported artefact in the reference runtime: weights dequantized, K and V through "
-        "the cache's scales, activations not quantized",
-    }
-
-
-def bootstrap(
-    before: list[float], after: list[float], tokens: list[int], seed: int, rounds: int = 1000
-) -> dict[str, Any]:
-    """Perplexities, their change in percent, and its 95 % interval over resampled documents."""
-    import random
-
-    def change(chosen: list[int]) -> float:
-        n = sum(tokens[i] for i in chosen)
-        delta = sum(after[i] - before[i] for i in chosen) / n
-        return 100 * (math.exp(delta) - 1)
-
-    every = list(range(len(tokens)))
-    generator = random.Random(seed)
-    drawn = sorted(change(generator.choices(every, k=len(every))) for _ in range(rounds))
-    low, high = drawn[int(0.025 * rounds)], drawn[int(0.975 * rounds) - 1]
-    total = sum(tokens)
-    return {
-        "before": round(math.exp(sum(before) / total), 4),
-        "after": round(math.exp(sum(after) / total), 4),
-        "change_percent": round(change(every), 3),
-        "interval_95_percent": [round(low, 3), round(high, 3)],
-        "verdict": "within noise" if low <= 0 <= high else "changed",
-        "tokens": total,
-    }
 
 
 if __name__ == "__main__":
