@@ -95,6 +95,26 @@ def test_doubtful_release_is_said(make_job):
     assert "1.2.0rc2" in found["doubtful-stack"].reason
 
 
+def test_stack_without_an_image_warns(make_job):
+    target = {**LLMAPI_L4, "stack": {"trtllm": "1.2.1"}}
+    found = findings(make_job, targets=[target])
+    assert found["stack-without-image"].severity is Severity.WARN
+    assert "stack-without-image" not in findings(
+        make_job, targets=[target], deploy={"image": "x/y:1"}
+    )
+
+
+def test_fp8_engine_on_blackwell_loses_kv_reuse(make_job):
+    engine = {"sku": "b200-sxm", "lane": "engine", "stack": "26.07"}
+    found = findings(make_job, TINY, targets=[engine])
+    assert "kv_block_reuse will be off" in found["fp8-engine-without-paged-fmha"].reason
+    off = findings(make_job, TINY, targets=[engine], serving={"kv_block_reuse": False})
+    assert "fp8-engine-without-paged-fmha" not in off
+    assert "fp8-engine-without-paged-fmha" not in findings(
+        make_job, TINY, targets=[{**engine, "sku": "l4"}]
+    )
+
+
 # ---- precision
 def test_unknown_cell_warns(make_job):
     found = findings(make_job, targets=[{**LLMAPI_L4, "sku": "gb10"}])

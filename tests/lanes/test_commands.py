@@ -53,8 +53,10 @@ def test_build_argv_is_in_the_contract(catalog, version, sku):
         assert choices is None or value in choices, flag
     assert flags["--kv_cache_type"] == "paged"
     assert flags["--remove_input_padding"] == "enable"
-    assert flags["--use_paged_context_fmha"] == "enable"
-    assert flags["--use_fp8_context_fmha"] == ("disable" if sku == "b200-sxm" else "enable")
+    # FP8 with paged context FMHA needs FP8 context FMHA, which is documented for Ada and Hopper.
+    both = "disable" if sku == "b200-sxm" else "enable"
+    assert flags["--use_paged_context_fmha"] == flags["--use_fp8_context_fmha"] == both
+    assert flags["--gemm_plugin"] == "disable"  # max_batch_size 64
     assert set(step.reasons) == set(flags)
     assert "kv" not in "".join(flags).replace("--kv_cache_type", "")  # FP8 KV is no flag
 
@@ -89,6 +91,11 @@ def test_llm_args_are_in_the_contract(catalog, version):
     nested = contract.nested_fields("kv_cache_config", "KvCacheConfig")
     assert set(args["kv_cache_config"]) <= nested
     assert args["kv_cache_config"]["free_gpu_memory_fraction"] == 0.90
+    for field, name in (
+        ("scheduler_config", "SchedulerConfig"),
+        ("cuda_graph_config", "CudaGraphConfig"),
+    ):
+        assert set(args.get(field, {})) <= contract.nested_fields(field, name)
     assert args["scheduler_config"] == {"capacity_scheduler_policy": "GUARANTEED_NO_EVICT"}
     assert args["max_batch_size"] == 64
     assert "trust_remote_code" not in args

@@ -71,6 +71,21 @@ def test_every_format_decodes_like_the_independent_dequantizer(quantized, name):
         runtime.stop()
 
 
+def test_twenty_prompts_token_for_token(quantized):
+    """The runtime behind the llmapi lane: token ids, where its server gives text only."""
+    from tests.serving.test_served import prompts
+
+    folder = find(quantized("fp8")).path / "hf"
+    plain, runtime = Plain(folder), start(folder)
+    try:
+        assert len(prompts()) == 20
+        for prompt in prompts():
+            chunks = ask(runtime, prompt=prompt, max_tokens=24, streaming=True)
+            assert [t for c in chunks for t in c.token_ids] == plain.ids(prompt, 24, ENDS)
+    finally:
+        runtime.stop()
+
+
 def test_cancel_and_queue(quantized):
     runtime = start(find(quantized("fp8")).path / "hf", max_batch_size=1)
     try:

@@ -110,6 +110,27 @@ def test_cumulative_text_becomes_deltas_and_split_characters_wait(double):
     assert chunks[-1].cumulative_logprob == -1.5
 
 
+def test_end_ids_become_end_id_and_stop_token_ids(double):
+    run(double, [Output("a", [1], "stop")], end_ids=[7, 8, 9])
+    assert double.sampling["end_id"] == 7
+    assert double.sampling["stop_token_ids"] == [8, 9]
+
+
+def test_an_aborted_request_still_ends(double):
+    _, chunks = run(double, [Output("a", [1])])
+    assert chunks[-1].finish_reason == "cancelled"
+
+
+def test_before_1_0_the_pytorch_class_has_another_home(double, monkeypatch):
+    module = sys.modules["tensorrt_llm"]
+    module.__version__ = "0.21.0"
+    monkeypatch.setitem(sys.modules, "tensorrt_llm._torch", types.SimpleNamespace(LLM=module.LLM))
+    monkeypatch.setattr(module, "LLM", None)
+    module.__path__ = []
+    _, chunks = run(double, [Output("a", [1], "stop")])
+    assert chunks[-1].finish_reason == "stop"
+
+
 def test_errors_end_the_request(double):
     _, chunks = run(double, [Output("a", [1]), RuntimeError("engine died")])
     assert (chunks[-1].finish_reason, chunks[-1].stop_reason) == (

@@ -124,6 +124,21 @@ def test_streaming_sets_every_model(catalog):
         assert document["triton_config"]["decoupled"] is streaming
 
 
+def test_stop_ids_reach_both_lanes(catalog):
+    for lane, model in (("llmapi", "tensorrt_llm"), ("engine", "preprocessing")):
+        for value, text in (([5, 7], "[5, 7]"), ("generation_config", "generation_config")):
+            rendered = files(catalog, lane, serving={"stop_ids": value})
+            config = parse_model_config(rendered[f"{model}/config.pbtxt"], "c")
+            assert config.parameters["stop_ids"].string_value == text
+
+
+def test_fp8_engine_on_blackwell_is_served_without_reuse(catalog):
+    for sku, reuse in (("h100-sxm", "true"), ("b200-sxm", "false")):
+        rendered = files(catalog, "engine", sku=sku)
+        config = parse_model_config(rendered["tensorrt_llm/config.pbtxt"], "t")
+        assert config.parameters["enable_kv_cache_reuse"].string_value == reuse
+
+
 def test_same_input_same_bytes(catalog):
     for lane in ("llmapi", "engine"):
         assert files(catalog, lane) == files(Catalog(), lane)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +20,7 @@ from engineroom.catalog.resources import data_root
 from engineroom.lanes import LANES
 from engineroom.names import LaneName
 from engineroom.runner import chat, client
+from engineroom.runner.triton import TritonServer
 from tests.conftest import TINY
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.xdist_group("server")]
@@ -66,7 +67,6 @@ def test_text_equals_plain_transformers_token_for_token(servers, plain, lane):
         assert whole.text == want, prompt
         # The ensemble is not told where a stream ends: a character cut off there stays unsent.
         assert streamed.text == (want.rstrip("\ufffd") if lane == "engine" else want), prompt
-        assert plain.tokenizer.encode(whole.text) == plain.tokenizer.encode(want)
 
 
 def test_engine_lane_tokens_equal(servers, plain):
@@ -75,7 +75,7 @@ def test_engine_lane_tokens_equal(servers, plain):
 
     port = servers("engine").server.endpoints.grpc
     with grpc.InferenceServerClient(f"127.0.0.1:{port}") as server:
-        for prompt in prompts()[:6]:
+        for prompt in prompts():
             ids = plain.tokenizer.encode(prompt)
             tensors = {
                 "input_ids": np.array([ids], np.int32),
@@ -209,43 +209,53 @@ def test_model_files_import_nothing_of_ours():
                 assert top in allowed | siblings or top in sys.stdlib_module_names, (path, name)
 
 
+@pytest.fixture(scope="module")
+def bare_environment(tmp_path_factory):
+    """A virtual environment with every package of this one, except engineroom."""
+    folder = tmp_path_factory.mktemp("bare") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    python = folder / "bin/python"
+    ask = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
+    site = Path(subprocess.check_output([str(python), "-c", ask], text=True).strip())
+    for entry in Path(sysconfig.get_paths()["purelib"]).iterdir():
+        if "engineroom" not in entry.name and not (site / entry.name).exists():
+            (site / entry.name).symlink_to(entry)
+    for module, there in (("transformers", True), ("engineroom", False)):
+        find = f"import importlib.util as u; print(u.find_spec({module!r}) is not None)"
+        found = subprocess.check_output([str(python), "-c", find], text=True, cwd=folder)
+        assert found.strip() == str(there), module
+    return folder / "bin"
+
+
 @pytest.mark.parametrize("lane", LANE_NAMES)
-def test_models_run_where_engineroom_cannot_be_imported(servers, lane):
-    """The stubs of the running server see the venv's packages; engineroom must not be among those used."""
-    server = servers(lane).server
-    stubs = [
+def test_serves_where_engineroom_cannot_be_imported(
+    servers, built, bare_environment, tmp_path, lane
+):
+    """The same repository, its models in an environment that has no engineroom."""
+    repository = servers(lane).repository.path
+    roots = tuple(root / "model_repo_templates" for root in built.catalog.roots)
+    with tempfile.TemporaryDirectory(prefix="engineroom-bare-") as work:
+        log = tmp_path / "bare.log"
+        with TritonServer(
+            repository, Path(work), roots, log=log, bin_dir=bare_environment
+        ) as server:
+            server.wait_ready(120)
+            fields = LANES[LaneName(lane)].client
+            answer = client.generate(server.endpoints.url, fields, RAW[0], 8, stream=True)
+            stubs = _stubs(server.pid)
+            assert len(stubs) == {"llmapi": 1, "engine": 3}[lane]
+            for pid in stubs:  # it really is that environment's
+                assert str(bare_environment) in Path(f"/proc/{pid}/environ").read_text()
+    want = client.generate(servers(lane).server.endpoints.url, fields, RAW[0], 8, stream=True)
+    assert answer.text == want.text
+
+
+def _stubs(server_pid: int) -> list[int]:
+    return [
         pid
         for pid in (int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit())
-        if _parent(pid) == server.pid and "triton_python_backend_stub" in _command(pid)
+        if _parent(pid) == server_pid and "triton_python_backend_stub" in _command(pid)
     ]
-    assert len(stubs) == {"llmapi": 1, "engine": 3}[lane]
-    for pid in stubs:
-        maps = Path(f"/proc/{pid}/maps").read_text()
-        assert "/src/engineroom/" not in maps
-
-
-def test_repository_loads_in_an_interpreter_without_engineroom(servers, tmp_path):
-    """The same model files, imported with an import hook that refuses engineroom."""
-    repository = servers("llmapi").repository.path
-    code = f"""
-import sys, types
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.split('.')[0] == 'engineroom':
-            raise ImportError('refused')
-sys.meta_path.insert(0, Refuse())
-sys.modules['triton_python_backend_utils'] = types.SimpleNamespace(
-    TRITONSERVER_RESPONSE_COMPLETE_FINAL=1, TritonError=Exception)
-sys.path.insert(0, {str(repository / "tensorrt_llm/1")!r})
-import model
-assert model.read_model_yaml({str(repository / "tensorrt_llm/1")!r})[1]['decoupled'] is True
-"""
-    site = sysconfig.get_paths()["purelib"]
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": site}, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
 
 
 def _parent(pid: int) -> int:

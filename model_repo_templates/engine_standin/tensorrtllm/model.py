@@ -116,8 +116,8 @@ class TritonPythonModel:
         for row, job in enumerate(jobs):
             handle = self.runtime.submit(job, reply.row(row))
             reply.handles.append(handle)
-        if ident and reply.open:
-            with self.lock:
+        with self.lock:  # as in the llmapi model: no finished handle stays
+            if ident and reply.open:
                 self.handles[ident] = reply.handles
 
     def _forget(self, ident):

@@ -66,4 +66,17 @@ def doubtful_stack(c: TargetContext) -> Iterator[Finding]:
         )
 
 
-RULES = (lane_exists, unknown_version, doubtful_stack)
+def image_named(c: TargetContext) -> Iterator[Finding]:
+    """Without an image nobody knows where to run the build plan or what to deploy."""
+    if c.stack.image is None and c.spec.deploy.image is None:
+        yield c.finding(
+            "stack-without-image",
+            Severity.WARN,
+            c.key("stack"),
+            f"stack {c.stack.id} names no container image: build plans and releases will lack one",
+            "add `image:` to the stack, or set deploy.image",
+            "the spec",
+        )
+
+
+RULES = (lane_exists, unknown_version, doubtful_stack, image_named)

@@ -42,18 +42,7 @@ def command(
         system=system,
         reporter=reporter,
     )
-    speed = result.tokens_per_second
-    facts = {
-        "lane": result.lane,
-        "model": result.model,
-        "text": result.answer.text,
-        "events": result.answer.events,
-        "ttft_seconds": round(result.answer.ttft, 4),
-        "seconds": round(result.answer.seconds, 4),
-        "tokens_per_second": round(speed, 2) if speed else None,
-    }
     if fmt is OutputFormat.JSON:
-        show(fmt, facts, (), ())
+        show(fmt, {"schema_version": 1, **result.as_dict()}, (), ())
     else:
-        rate = f", {speed:.1f} tokens/s" if speed else ""
-        typer.echo(f"\n[{result.lane} lane, TTFT {result.answer.ttft:.3f} s{rate}]", err=True)
+        typer.echo(f"\n[{result.timing()}]", err=True)

@@ -44,7 +44,12 @@ def command(
             )
         )
     columns = ("target", "MiB", "weights MiB", "free MiB", "KV B/token", "KV tokens", "at once")
-    data = {"schema_version": 1, "plans": [p.as_dict() for p in plans]}
+    data = {
+        "schema_version": 1,
+        "run_id": job.run_id,
+        "catalog_digest": job.catalog.digest,
+        "plans": [p.as_dict() for p in plans],
+    }
     show(fmt, data, columns, rows)
     if fmt is OutputFormat.TABLE:
         from typer import echo

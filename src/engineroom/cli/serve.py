@@ -38,14 +38,18 @@ def command(
     import signal
     import time
 
-    from engineroom.cli.console import job_for
+    from engineroom.cli.console import job_for, show
     from engineroom.names import RuntimeName
     from engineroom.pipeline import render, serve
 
     job = job_for(file, catalog, out)
     name = RuntimeName(str(runtime))
     if dry_run:
-        typer.echo(json.dumps(render(job, target, runtime=name, dry_run=True), indent=2))
+        listing = render(job, target, runtime=name, dry_run=True)
+        rows = [
+            (item["target"], " ".join(item["files"])) for item in listing if isinstance(item, dict)
+        ]
+        show(fmt, {"schema_version": 1, "would_serve": listing}, ("target", "files"), rows)
         return int(ExitCode.OK)
     # A supervisor stops us with TERM; that is as clean a stop as Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -64,11 +64,7 @@ def command(
     show(fmt, data, ("stage", "result", "seconds", "artefact", "what was real"), rows)
     if fmt is OutputFormat.TABLE:
         for answer in summary.answers:
-            rate = answer.tokens_per_second
-            speed = f", {rate:.1f} tokens/s" if rate else ""
-            typer.echo(
-                f"{answer.lane} ({name}): {answer.answer.text.strip()!r} [TTFT {answer.answer.ttft:.2f} s{speed}]"
-            )
+            typer.echo(f"{name}: {answer.answer.text.strip()!r} [{answer.timing()}]")
         typer.echo(f"summary: {(Path(job.out) / 'summary.json').as_posix()}")
     return int(ExitCode.OK) if summary.ok else int(ExitCode.EXTERNAL)
 

@@ -1,10 +1,11 @@
 """The lane protocol: how a checkpoint becomes something Triton can serve.
 
-Pure: a lane turns facts into steps, arguments and render contexts; the runner does the rest. The
-pipeline picks lanes from one list (`engineroom.lanes.LANES`) and never compares their names.
+Pure: a lane turns facts into steps, arguments and render contexts; the runner does the rest. What is
+built, rendered and served never depends on a comparison of lane names: the pipeline takes the lane
+from one list (`engineroom.lanes.LANES`). Checks do name lanes, because their facts are about one.
 
-Besides the five members that any lane needs, `client` says how a request is written, because the
-field names differ between lanes and a client must not guess.
+Besides the five members that any lane needs, `client` says how a request is written (field names
+differ, and a client must not guess), and `documents` gives the files that belong in the artefact.
 """
 
 from __future__ import annotations
@@ -89,6 +90,11 @@ class Lane(Protocol):
 
     def documents(self, request: LaneRequest) -> Mapping[str, Any]:
         """Data files that belong in the artefact, by file name; dumped as YAML."""
+
+
+def stop_ids_text(stop_ids: str | tuple[int, ...]) -> str:
+    """`serving.stop_ids` as the model parameter: ``generation_config``, or a JSON list."""
+    return stop_ids if isinstance(stop_ids, str) else str(list(stop_ids))
 
 
 def tensor_context(tensors: list[Mapping[str, Any]], **types: str) -> list[dict[str, Any]]:

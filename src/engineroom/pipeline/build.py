@@ -125,7 +125,8 @@ def build(
         plans = ", ".join((r.path / PLAN).as_posix() for r in missing)
         raise MissingError(
             f"`{tool}` is not on PATH; the build plan is written: {plans}",
-            hint=f"run it in {missing[0].target.stack.image} on a {missing[0].target.sku.id}, or use "
+            hint=f"run it in {missing[0].target.stack.image or 'the container of its stack'} on a "
+            f"{missing[0].target.sku.id}, or use "
             "lane: llmapi, which compiles nothing",
         )
     return results

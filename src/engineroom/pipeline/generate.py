@@ -17,14 +17,40 @@ class Generated:
     """An answer and who gave it.
 
     Attributes:
-        tokens_per_second: responses a second after the first; a response is one token unless a
-            character is spread over several. None for an answer in one piece.
+        tokens: tokens of the text, counted with the given tokenizer; None without one.
+        ttft: seconds to the first piece of a stream; None for an answer in one piece, whose first
+            token nobody sees.
+        tokens_per_second: of a stream, tokens after the first over the time after the first; of a whole
+            answer, tokens over all of its time. None when nothing counts the tokens.
     """
 
     lane: str
     model: str
     answer: Answer
+    tokens: int | None
+    ttft: float | None
     tokens_per_second: float | None
+
+    def as_dict(self) -> dict[str, object]:
+        speed = self.tokens_per_second
+        return {
+            "lane": self.lane,
+            "model": self.model,
+            "text": self.answer.text,
+            "events": self.answer.events,
+            "tokens": self.tokens,
+            "ttft_seconds": None if self.ttft is None else round(self.ttft, 4),
+            "seconds": round(self.answer.seconds, 4),
+            "tokens_per_second": None if speed is None else round(speed, 2),
+        }
+
+    def timing(self) -> str:
+        """One line for a person."""
+        parts = [f"{self.lane} lane"]
+        parts.append(f"TTFT {self.ttft:.3f} s" if self.ttft is not None else "TTFT: not streamed")
+        if self.tokens_per_second is not None:
+            parts.append(f"{self.tokens_per_second:.1f} tokens/s")
+        return ", ".join(parts)
 
 
 def detect_lane(url: str) -> Lane:
@@ -72,6 +98,12 @@ def generate(
         text = chat.apply(tokenizer, [*messages, {"role": "user", "content": prompt}])
     say = reporter.answer if reporter else (lambda piece: None)
     answer = client.generate(url, lane.client, text, max_tokens, stream=stream, on_text=say)
-    rest = answer.seconds - answer.ttft
-    speed = (answer.events - 1) / rest if stream and answer.events > 1 and rest > 0 else None
-    return Generated(str(lane.name), lane.client.model, answer, speed)
+    tokens = chat.count_tokens(tokenizer, answer.text) if tokenizer is not None else None
+    speed = None
+    if tokens:
+        # Without a first piece to subtract, the whole time counts.
+        seconds = answer.seconds - (answer.ttft if stream else 0.0)
+        made = tokens - 1 if stream else tokens
+        speed = made / seconds if seconds > 0 and made > 0 else None
+    ttft = answer.ttft if stream else None
+    return Generated(str(lane.name), lane.client.model, answer, tokens, ttft, speed)

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from engineroom.catalog import Catalog, Contract, KvRecipe, WeightRecipe
+from engineroom.catalog.load import in_range
 from engineroom.errors import FindingsError, SpecError, UsageError
 from engineroom.lanes import LANES, Lane, LaneRequest
 from engineroom.runner import model_source
@@ -140,6 +141,14 @@ class Job:
         Raises:
             FindingsError: no contract of the version.
         """
+        version, lane = resolved.stack.tensorrt_llm, resolved.lane
+        contract = resolved.known_contract()
+        if not in_range(version, lane.stack_versions):
+            raise FindingsError(
+                f"{resolved.target.id}: the {lane.name} lane is written for TensorRT-LLM "
+                f"{lane.stack_versions}, not {version}",
+                hint="choose another stack or lane",
+            )
         limits = resolved.target.limits
         shape = self.shape
         return LaneRequest(
@@ -147,7 +156,7 @@ class Job:
             target=resolved.target,
             sku=resolved.sku,
             stack=resolved.stack,
-            contract=resolved.known_contract(),
+            contract=contract,
             weight_recipe=self.weight_recipe,
             kv_recipe=self.kv_recipe,
             max_seq_len=limits.max_seq_len or (shape.max_position_embeddings if shape else None),

@@ -73,8 +73,8 @@ class Summary:
 class _Chain:
     """Runs stages in order, timing each; a stage is ok only if it is for every lane."""
 
-    def __init__(self, job: Job, on_stage: Callable[[Stage], None]) -> None:
-        self.job, self.on_stage = job, on_stage
+    def __init__(self, job: Job) -> None:
+        self.job = job
         self.stages: list[Stage] = []
         self.lanes = {str(item.target.lane) for item in job.targets}
 
@@ -93,12 +93,11 @@ class _Chain:
             raise
         finally:
             stage.seconds = time.monotonic() - started
-            self.on_stage(stage)
 
-    def write(self, stage: Stage, name: str, value: Any) -> tuple[str, str]:
+    def write(self, name: str, **facts: Any) -> tuple[str, str]:
         """A JSON result of a stage: (relative path, sha256)."""
         path = self.job.out / "results" / f"{name}.json"
-        files.write_json(path, value)
+        files.write_json(path, {"schema_version": 1, "run_id": self.job.run_id, **facts})
         return path.relative_to(self.job.out).as_posix(), files.sha256_file(path)
 
 
@@ -108,7 +107,6 @@ def up(
     runtime: RuntimeName = RuntimeName.TENSORRT_LLM,
     question: str = QUESTION,
     max_tokens: int = 48,
-    on_stage: Callable[[Stage], None] = lambda stage: None,
 ) -> Summary:
     """Run check, plan, quantize, build, render, serve, generate, deploy.
 
@@ -121,16 +119,13 @@ def up(
     Raises:
         EngineroomError: of the stage that failed.
     """
-    chain = _Chain(job, on_stage)
+    chain = _Chain(job)
     answers: list[Generated] = []
     stood_in = REFERENCE if runtime is RuntimeName.REFERENCE else None
-    state: dict[str, Any] = {}
     try:
         chain.run("check", lambda s: _check(chain, s), "rules over the shipped facts")
         chain.run("plan", lambda s: _plan(chain, s), "arithmetic; no GPU was asked")
-        chain.run(
-            "quantize", lambda s: _quantize(chain, s, state), "ModelOpt PTQ and its exporters"
-        )
+        chain.run("quantize", lambda s: _quantize(chain, s), "ModelOpt PTQ and its exporters")
         chain.run("build", lambda s: _build(chain, s, stood_in), _build_real(stood_in))
         chain.run(
             "render",
@@ -176,21 +171,20 @@ def _each_lane(job: Job) -> list[ResolvedTarget]:
 
 def _check(chain: _Chain, stage: Stage) -> None:
     findings = require_no_errors(chain.job)
-    path, digest = chain.write(stage, "check", [f.as_dict() for f in findings])
+    path, digest = chain.write("check", findings=[f.as_dict() for f in findings])
     for item in _each_lane(chain.job):
         stage.add(str(item.target.lane), path, digest)
 
 
 def _plan(chain: _Chain, stage: Stage) -> None:
     plans = plan(chain.job)
-    path, digest = chain.write(stage, "plan", [p.as_dict() for p in plans])
+    path, digest = chain.write("plan", plans=[p.as_dict() for p in plans])
     for lane in sorted({p.lane for p in plans}):
         stage.add(lane, path, digest)
 
 
-def _quantize(chain: _Chain, stage: Stage, state: dict[str, Any]) -> None:
+def _quantize(chain: _Chain, stage: Stage) -> None:
     checkpoint = cast(Checkpoint, quantize(chain.job))
-    state["checkpoint"] = checkpoint
     for item in _each_lane(chain.job):
         stage.add(
             str(item.target.lane),
@@ -264,17 +258,10 @@ def _generated(
 ) -> None:
     for answer in answers:
         path, digest = chain.write(
-            stage,
             f"generate-{answer.lane}",
-            {
-                "question": question,
-                "text": answer.answer.text,
-                "model": answer.model,
-                "ttft_seconds": round(answer.answer.ttft, 4),
-                "seconds": round(answer.answer.seconds, 4),
-                "tokens_per_second": answer.tokens_per_second,
-                "runtime": stood_in or "tensorrt_llm",
-            },
+            question=question,
+            runtime=stood_in or "tensorrt_llm",
+            **answer.as_dict(),
         )
         stage.add(answer.lane, path, digest, stood_in)
 

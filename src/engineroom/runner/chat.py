@@ -85,3 +85,15 @@ def apply(folder: Path, messages: Sequence[dict[str, str]]) -> str:
         raise UsageError(f"the chat template is unsafe: {error}", where=place) from None
     except Exception as error:  # foreign code: whatever it raises is its fault
         raise UsageError(f"the chat template failed: {error}", where=place) from None
+
+
+def count_tokens(folder: Path, text: str) -> int | None:
+    """Tokens of a text by the folder's tokenizer.json; None without it or without `tokenizers`."""
+    if not (folder / "tokenizer.json").is_file():
+        return None
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        return None
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return len(tokenizer.encode(text, add_special_tokens=False).ids)

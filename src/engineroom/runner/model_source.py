@@ -15,15 +15,14 @@ from engineroom.spec.model import Model
 from engineroom.types import ModelShape
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*\Z")
+LICENCE_PATTERNS = ("LICENSE*", "LICENCE*", "NOTICE*", "COPYING*", "USE_POLICY*")
 _WANTED = (
     "*.json",
     "*.safetensors",
     "*.model",
     "*.txt",
     "*.jinja",
-    "LICENSE*",
-    "NOTICE*",
-    "USE_POLICY*",
+    *LICENCE_PATTERNS,
 )
 # A safetensors file starts with 8 bytes of header length; a Git LFS pointer is a short text file.
 _LFS = b"version https://git-lfs"

@@ -20,10 +20,10 @@ from typing import Any
 
 from engineroom.errors import EngineroomError, MissingError, UsageError
 from engineroom.runner import texts
+from engineroom.runner.model_source import LICENCE_PATTERNS
 from engineroom.runner.perplexity import evaluate
 
 _OUT = sys.stdout
-LICENCE_PATTERNS = ("LICENSE*", "LICENCE*", "NOTICE*", "COPYING*", "USE_POLICY*")
 TOKENIZER_PATTERNS = (
     "tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "*.model", "chat_template*",
     "added_tokens.json", "generation_config.json", "preprocessor_config.json",

@@ -81,6 +81,7 @@ class TritonServer:
         work: a folder for the backend directory and a copy of the repository; its path must be plain,
             because Triton's Python backend starts its stubs through a shell line.
         log: file for the server's output.
+        bin_dir: `bin` of the environment whose packages the models import; this one's by default.
         template_roots: where the reference runtime's files are.
         http_port: 0 picks a free one; gRPC and metrics always get free ones.
     """
@@ -93,6 +94,7 @@ class TritonServer:
         *,
         log: Path,
         http_port: int = 0,
+        bin_dir: Path | None = None,
     ) -> None:
         tritonserver, libraries = find_wheel()
         self.work, self.log = work, log
@@ -119,7 +121,7 @@ class TritonServer:
         old_path = os.environ.get("LD_LIBRARY_PATH", "")
         self._env = {
             **os.environ,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+            "PATH": f"{bin_dir or Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
             "LD_LIBRARY_PATH": os.pathsep.join(filter(None, [str(libraries), libdir, old_path])),
             "TOKENIZERS_PARALLELISM": "false",
             "HF_HUB_OFFLINE": "1",

@@ -78,7 +78,7 @@ class Fields:
         return value
 
 
-def to_request(fields):
+def to_request(fields, end_ids=None):
     """A runtime request from the tensors of the llmapi contract."""
     for name in NOT_IMPLEMENTED:
         if fields.given(name):
@@ -98,6 +98,7 @@ def to_request(fields):
         best_of=fields.scalar(PREFIX + "best_of"),
         stop=[word for word in fields.texts(PREFIX + "stop") if word],
         streaming=bool(fields.scalar("streaming", False)),
+        end_ids=end_ids,
     )
 
 
@@ -110,6 +111,9 @@ class TritonPythonModel:
         if self.decoupled != triton["decoupled"]:
             raise ValueError("config.pbtxt and model.yaml disagree about `decoupled`")
         name = config["parameters"]["runtime"]["string_value"]
+        stop_ids = config["parameters"]["stop_ids"]["string_value"]
+        # None leaves it to the runtime, which reads generation_config.json itself.
+        self.end_ids = None if stop_ids == "generation_config" else json.loads(stop_ids)
         self.runtime = make_runtime(name)
         self.runtime.start(model, llm_args)
         self.handles, self.lock = {}, threading.Lock()
@@ -136,7 +140,7 @@ class TritonPythonModel:
                 handle.cancel()
             sender.send(flags=FINAL) if self.decoupled else _fail(sender, "stop: request cancelled")
             return
-        wanted = to_request(fields)
+        wanted = to_request(fields, self.end_ids)
         if wanted.streaming and not self.decoupled:
             raise RequestError("streaming needs a repository rendered with serving.streaming: true")
         prompt = ""
@@ -149,8 +153,8 @@ class TritonPythonModel:
         reply = _Reply(sender, wanted.streaming, prompt, extras, lambda: self._forget(ident))
         handle = self.runtime.submit(wanted, reply)
         reply.cancel = handle.cancel
-        if ident and not reply.done:
-            with self.lock:
+        with self.lock:  # `done` is set before `_forget` takes the lock: no finished handle stays
+            if ident and not reply.done:
                 self.handles[ident] = handle
 
     def _forget(self, ident):

@@ -22,9 +22,14 @@ class TrtllmRuntime:
     name = "tensorrt_llm"
 
     def start(self, model, args):
-        from tensorrt_llm import LLM, SamplingParams
+        import tensorrt_llm
 
-        self._sampling_params = SamplingParams
+        self._sampling_params = tensorrt_llm.SamplingParams
+        if getattr(tensorrt_llm, "__version__", "").startswith("0."):
+            # Before 1.0 the plain name is the TensorRT engine backend.
+            from tensorrt_llm._torch import LLM
+        else:
+            LLM = tensorrt_llm.LLM
         self._llm = LLM(model=model, **args)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="llmapi", daemon=True)
@@ -51,6 +56,9 @@ class TrtllmRuntime:
             "best_of": request.best_of,
             "stop": request.stop or None,
         }
+        if request.end_ids:
+            wanted["end_id"], *more = request.end_ids
+            wanted["stop_token_ids"] = more or None
         try:
             params = self._sampling_params(**{k: v for k, v in wanted.items() if v is not None})
             result = self._llm.generate_async(
@@ -68,6 +76,7 @@ class TrtllmRuntime:
     @staticmethod
     async def _follow(result, on_chunk):
         tokens = text = 0
+        final = False
         try:
             async for output in result:
                 best = output.outputs[0]
@@ -77,6 +86,7 @@ class TrtllmRuntime:
                     whole = whole.rstrip("\ufffd")
                 new_ids, delta = list(best.token_ids[tokens:]), whole[text:]
                 tokens, text = len(best.token_ids), max(text, len(whole))
+                final = best.finish_reason is not None
                 on_chunk(
                     Chunk(
                         new_ids,
@@ -86,5 +96,7 @@ class TrtllmRuntime:
                         best.cumulative_logprob,
                     )
                 )
+            if not final:  # aborted: every request gets a last response
+                on_chunk(Chunk([], "", "cancelled"))
         except Exception as error:
             on_chunk(Chunk([], "", "error", f"{type(error).__name__}: {error}"))

@@ -9,6 +9,25 @@ from engineroom.names import WeightFormat
 OUTPUT = "engine"
 
 
+def fp8_context_fmha_documented(compute_capability: str) -> bool:
+    """FP8 context FMHA is documented for Ada and Hopper; a build on 12.0 is reported to fail.
+
+    Source: NVIDIA/TensorRT-LLM docs/source/advanced/gpt-attention.md; issue #2855.
+    """
+    return compute_capability in ("8.9", "9.0")
+
+
+def paged_context_fmha(request: LaneRequest) -> bool:
+    """Whether the engine gets paged context FMHA, without which KV reuse and chunking are off.
+
+    With FP8 weights it is allowed only together with FP8 context FMHA (constraint `fp8-paged-fmha`).
+    """
+    serving = request.spec.serving
+    wanted = serving.kv_block_reuse or serving.chunked_context
+    fp8 = request.weight_recipe.weights is WeightFormat.FP8
+    return wanted and (not fp8 or fp8_context_fmha_documented(request.sku.compute_capability))
+
+
 def build_flags(request: LaneRequest) -> tuple[dict[str, str], dict[str, str]]:
     """(flags with values, reasons by flag); every flag is in the version's contract.
 
@@ -41,23 +60,22 @@ def build_flags(request: LaneRequest) -> tuple[dict[str, str], dict[str, str]]:
     put("--max_input_len", longest, "the default of 1024 would cut longer prompts")
     put("--kv_cache_type", "paged", "in-flight batching needs a paged KV cache")
     put("--remove_input_padding", "enable", "in-flight batching needs packed inputs")
-    paged_fmha = serving.kv_block_reuse or serving.chunked_context
+    paged = paged_context_fmha(request)
     put(
         "--use_paged_context_fmha",
-        "enable" if paged_fmha else "disable",
+        "enable" if paged else "disable",
         "KV block reuse and chunked context need it",
     )
     fp8 = request.weight_recipe.weights is WeightFormat.FP8
-    documented = request.sku.compute_capability in ("8.9", "9.0")
     put(
         "--use_fp8_context_fmha",
-        "enable" if fp8 and documented and paged_fmha else "disable",
-        "needs an FP8 checkpoint and paged context FMHA; documented for compute capability 8.9, 9.0",
+        "enable" if fp8 and paged else "disable",
+        "an FP8 checkpoint needs it together with paged context FMHA",
     )
     put(
         "--gemm_plugin",
-        "fp8" if fp8 and limits.max_batch_size <= 4 else "auto",
-        "the fp8 plugin serves small batches; larger ones let TensorRT choose",
+        ("fp8" if limits.max_batch_size <= 4 else "disable") if fp8 else "auto",
+        "FP8: the plugin serves small batches, above them TensorRT's own kernels; else the model's type",
     )
     put(
         "--workers", request.target.tensor_parallel * request.target.pipeline_parallel, "one a rank"

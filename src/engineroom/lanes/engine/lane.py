@@ -7,7 +7,7 @@ from typing import Any
 
 from engineroom.lanes.base import LaneRequest, RepositoryContext, RepositoryRequest
 from engineroom.lanes.engine import build, repository
-from engineroom.names import LaneName, Severity
+from engineroom.names import LaneName, Severity, WeightFormat
 from engineroom.render import TreeLayout
 from engineroom.spec import DeploymentSpec, Target
 from engineroom.types import ClientFields, Finding, GpuSku, StackRelease, Step
@@ -43,8 +43,37 @@ class EngineLane:
     def findings(
         self, spec: DeploymentSpec, target: Target, sku: GpuSku, stack: StackRelease
     ) -> list[Finding]:
-        """The lane works, and ends with the 1.2 line: say so before anyone builds on it."""
-        return [
+        """The lane works, and ends with the 1.2 line: say so before anyone builds on it.
+
+        And where FP8 context FMHA is not documented, KV reuse and chunked context are off.
+        """
+        lost = [
+            name
+            for name, wanted in (
+                ("kv_block_reuse", spec.serving.kv_block_reuse),
+                ("chunked_context", spec.serving.chunked_context),
+            )
+            if wanted
+        ]
+        found = []
+        if (
+            spec.precision.weights is WeightFormat.FP8
+            and lost
+            and not build.fp8_context_fmha_documented(sku.compute_capability)
+        ):
+            found.append(
+                Finding(
+                    "fp8-engine-without-paged-fmha",
+                    Severity.WARN,
+                    f"serving.{lost[0]}",
+                    f"an FP8 engine on {sku.id} (compute capability {sku.compute_capability}) is built "
+                    f"without paged context FMHA, so {' and '.join(lost)} will be off",
+                    "use lane: llmapi there, or set " + " and ".join(f"{n}: false" for n in lost),
+                    "NVIDIA/TensorRT-LLM docs/source/advanced/gpt-attention.md; issue #2855",
+                    target.id,
+                )
+            )
+        found.append(
             Finding(
                 "engine-lane-is-frozen",
                 Severity.INFO,
@@ -54,7 +83,8 @@ class EngineLane:
                 "NVIDIA/TensorRT-LLM PR #15918, #15907, #16369",
                 target.id,
             )
-        ]
+        )
+        return found
 
     def steps(self, request: LaneRequest) -> list[Step]:
         flags, reasons = build.build_flags(request)

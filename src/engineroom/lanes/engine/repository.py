@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engineroom.lanes.base import RepositoryRequest, tensor_context
+from engineroom.lanes.base import RepositoryRequest, stop_ids_text, tensor_context
+from engineroom.lanes.engine.build import paged_context_fmha
 
 # Placeholders that upstream's templates leave to the user; values by data type rules of the backend.
 _TYPES = {
@@ -41,9 +42,7 @@ def variables(request: RepositoryRequest) -> dict[str, Any]:
     spec, limits = lane_request.spec, lane_request.target.limits
     family = lane_request.contract.family("inflight_batcher_llm")
     serving = spec.serving
-    stop_ids = (
-        serving.stop_ids if isinstance(serving.stop_ids, str) else str(list(serving.stop_ids))
-    )
+    stop_ids = stop_ids_text(serving.stop_ids)
     engine = _tensorrt_llm(request, family["tensorrt_llm"])
     return {
         "trtllm_version": lane_request.contract.version,
@@ -79,14 +78,15 @@ def _chosen(tensors: list[Mapping[str, Any]], names: tuple[str, ...]) -> list[di
 def _tensorrt_llm(request: RepositoryRequest, facts: Mapping[str, Any]) -> dict[str, Any]:
     spec, limits = request.lane_request.spec, request.lane_request.target.limits
     serving = spec.serving
+    paged = paged_context_fmha(request.lane_request)
     wanted = {
         "gpt_model_type": "inflight_fused_batching",
         "gpt_model_path": request.artefact_dir,
         "max_beam_width": str(limits.max_beam_width),
         "batch_scheduler_policy": serving.scheduler_policy,
         "kv_cache_free_gpu_mem_fraction": f"{serving.kv_cache_free_gpu_mem_fraction:g}",
-        "enable_kv_cache_reuse": "true" if serving.kv_block_reuse else "false",
-        "enable_chunked_context": "true" if serving.chunked_context else "false",
+        "enable_kv_cache_reuse": "true" if paged and serving.kv_block_reuse else "false",
+        "enable_chunked_context": "true" if paged and serving.chunked_context else "false",
         # Without it the answer repeats the prompt, and clients measure the prompt as output.
         "exclude_input_in_output": "true",
         "FORCE_CPU_ONLY_INPUT_TENSORS": "no",

@@ -9,6 +9,7 @@ from engineroom.lanes.base import (
     LaneRequest,
     RepositoryContext,
     RepositoryRequest,
+    stop_ids_text,
     tensor_context,
 )
 from engineroom.lanes.llmapi.llm_args import llm_args
@@ -83,6 +84,7 @@ class LlmApiLane:
                 "parameters": {
                     "runtime": str(request.runtime),
                     "stream_parts": self.client.parts,
+                    "stop_ids": stop_ids_text(lane_request.spec.serving.stop_ids),
                 },
                 "model_yaml": {
                     "model": f"{request.artefact_dir}/checkpoint",

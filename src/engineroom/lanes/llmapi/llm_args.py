@@ -12,6 +12,12 @@ from engineroom.errors import InternalError
 from engineroom.lanes.base import LaneRequest
 from engineroom.names import KvCacheFormat
 
+_NESTED = {
+    "kv_cache_config": "KvCacheConfig",
+    "scheduler_config": "SchedulerConfig",
+    "cuda_graph_config": "CudaGraphConfig",
+}
+
 
 def llm_args(request: LaneRequest) -> tuple[dict[str, Any], dict[str, str]]:
     """(arguments, reasons by argument).
@@ -70,9 +76,10 @@ def llm_args(request: LaneRequest) -> tuple[dict[str, Any], dict[str, str]]:
         put("cuda_graph_max_batch_size", limits.max_batch_size, "limits.max_batch_size")
         put("cuda_graph_padding_enabled", True, "padding lets any batch size use a graph")
 
-    unknown = sorted(set(args) - set(fields)) + sorted(
-        f"kv_cache_config.{k}" for k in set(kv) - nested
-    )
+    unknown = sorted(set(args) - set(fields))
+    for field, type_name in _NESTED.items():
+        known = contract.nested_fields(field, type_name)
+        unknown += sorted(f"{field}.{key}" for key in set(args.get(field, {})) - known)
     if unknown:
         raise InternalError(
             f"LLM arguments {', '.join(unknown)} are not in the contract of {contract.version}"
