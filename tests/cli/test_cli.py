@@ -202,6 +202,24 @@ def test_init_writes_a_spec_that_passes_check(tmp_path, sku, lane, weights, kv):
     assert "exists already" in clean(run_cli(*argv), ExitCode.USAGE)
 
 
+def test_init_in_an_empty_folder_passes_check(tmp_path):
+    for name, local in (("a", False), ("b", True)):
+        folder = tmp_path / name
+        folder.mkdir()
+        if local:
+            (folder / "calibration.jsonl").write_text('{"text": "a b c"}\n')
+        argv = ("init", "--model", str(SMOLLM2_CONFIG), "--sku", "h100-sxm")
+        assert run_cli(*argv, cwd=folder).returncode == 0
+        done = run_cli("check", cwd=folder)
+        assert done.returncode == 0, done.stdout + done.stderr
+        text = (folder / "engineroom.yaml").read_text()
+        assert ('dataset: "calibration.jsonl"' in text) is local
+    hub = tmp_path / "c"
+    hub.mkdir()
+    assert run_cli("init", "--model", "some-org/some-model", "--sku", "l4", cwd=hub).returncode == 0
+    assert run_cli("check", cwd=hub).returncode == 0
+
+
 def test_plan_json(tmp_path):
     path = write_spec(tmp_path, spec_data())
     plans = json.loads(run_cli("plan", "-f", str(path), "--format", "json").stdout)["plans"]

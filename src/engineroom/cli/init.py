@@ -16,8 +16,13 @@ def command(
     lane: Annotated[str, typer.Option("--lane", help="llmapi or engine.")] = "llmapi",
     stack: Annotated[str, typer.Option("--stack", help="Triton release.")] = "26.07",
     dataset: Annotated[
-        str, typer.Option("--dataset", help="Calibration text: JSONL, text file or hub name.")
-    ] = "calibration.jsonl",
+        str | None,
+        typer.Option(
+            "--dataset",
+            help="Calibration text: JSONL, text file or hub name (default: calibration.jsonl where "
+            "it is there, else a hub dataset).",
+        ),
+    ] = None,
     file: SpecFile = SPEC_DEFAULT,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     catalog: CatalogDir = None,
@@ -50,7 +55,4 @@ def command(
         typer.echo(text, nl=False)
         return
     write_text(file, text)
-    typer.echo(
-        f"wrote {file.as_posix()}; put calibration text at the path it names, then run `engineroom check`",
-        err=True,
-    )
+    typer.echo(f"wrote {file.as_posix()}; next: `engineroom check -f {file.as_posix()}`", err=True)

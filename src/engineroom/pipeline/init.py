@@ -15,6 +15,9 @@ from engineroom.spec.model import Model
 from engineroom.types import GpuSku, ModelShape
 
 DEFAULT_STACK = "26.07"
+DEFAULT_DATASET = "calibration.jsonl"
+HUB_DATASET = "mit-han-lab/pile-val-backup"
+"""General text with a `text` column, used where there is no local file yet."""
 
 _TEMPLATE = """\
 # engineroom spec, schema version 1. `engineroom schema` prints every key.
@@ -30,7 +33,7 @@ precision:                  # two separate axes
   kv_cache: {kv_cache}      # auto | fp8
 {group}
 calibration:
-  dataset: {dataset}        # JSONL with a `text` key, or a text file
+  dataset: {dataset}        # JSONL with a `text` key, a text file, or a hub dataset
   samples: {samples}
   seq_len: 512
   batch_size: auto
@@ -71,16 +74,20 @@ def init_spec(
     sku: str,
     lane: LaneName = LaneName.LLMAPI,
     stack: str = DEFAULT_STACK,
-    dataset: str = "calibration.jsonl",
+    dataset: str | None = None,
     spec_dir: Path = Path(),
 ) -> str:
     """Text of a spec for a model on a SKU, in the best format that the SKU supports.
 
     FP8 weights and KV cache where supported; else AWQ with a group that fits the model, else bf16.
+    Calibration text: `dataset`, else ``calibration.jsonl`` beside the spec, else a hub dataset.
 
     Raises:
         UsageError: an unknown SKU or stack, or a model path that is not there.
     """
+    if dataset is None:
+        # The spec must pass `check` as it is written: a file that is not there would not.
+        dataset = DEFAULT_DATASET if (spec_dir / DEFAULT_DATASET).is_file() else HUB_DATASET
     gpu = catalog.sku(sku)
     release = catalog.stack(stack)
     folder = model_source.local_folder(Model(source=model), spec_dir, download=False)
