@@ -65,6 +65,16 @@ def test_experts_without_shapes_are_not_guessed(catalog):
     assert weight_bytes(shape, catalog.weight_recipes["fp8"], None) is None
 
 
+def test_router_of_experts_stays_in_16_bit(catalog):
+    shape, _ = known("Qwen--Qwen3-30B-A3B")
+    tensors = {
+        "model.layers.0.mlp.gate.weight": (128, 2048),
+        "model.layers.0.mlp.experts.0.gate_proj.weight": (768, 2048),
+    }
+    weights = weight_bytes(shape, catalog.weight_recipes["fp8"], None, tensors)
+    assert (weights.quantized, weights.high_precision) == (768 * 2048, 2 * 128 * 2048)
+
+
 def test_kv_bytes_per_token():
     """Measured on a server: 131,072 (16 bit) and 65,536 (FP8) for Llama-3.1-8B."""
     shape, _ = known("meta-llama--Llama-3.1-8B")

@@ -52,7 +52,9 @@ def _quantized_bytes(shape: tuple[int, int], recipe: WeightRecipe, group: int | 
 
 
 def _is_layer_linear(name: str, shape: tuple[int, ...]) -> bool:
-    return len(shape) == 2 and ".layers." in name and name.endswith(".weight")
+    """Routers of experts (`mlp.gate`, `router`) stay in 16 bit in every recipe."""
+    router = name.endswith((".gate.weight", ".router.weight"))
+    return len(shape) == 2 and ".layers." in name and name.endswith(".weight") and not router
 
 
 def weight_bytes(
