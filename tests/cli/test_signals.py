@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from engineroom.pipeline import Job, build
 from tests.conftest import spec_data, write_spec
 
 pytestmark = [pytest.mark.slow]
@@ -25,6 +26,16 @@ def start(*argv: str) -> subprocess.Popen[str]:
         start_new_session=True,
         preexec_fn=_default_signals,
     )
+
+
+def serving(job: Job) -> subprocess.Popen[str]:
+    """`engineroom serve` on a free port, once it says that it is ready."""
+    build(job, allow_plan=True)
+    argv = ("-f", str(job.loaded.file), "--out", str(job.out), "--port", "0", "--format", "json")
+    process = start("serve", *argv)
+    assert process.stdout is not None
+    assert '"runtime": "reference"' in process.stdout.readline()
+    return process
 
 
 def _default_signals() -> None:
@@ -97,23 +108,7 @@ def _wait_for_children(process: subprocess.Popen[str]) -> set[int]:
     [([signal.SIGTERM], 0), ([signal.SIGINT], 0), ([signal.SIGHUP], 129), ([signal.SIGINT, signal.SIGINT], 0)],
 )  # fmt: skip
 def test_serve_stops_the_server(quantized, numbers, code):
-    from engineroom.pipeline import build
-
-    job = quantized("fp8")
-    build(job, allow_plan=True)
-    process = start(
-        "serve",
-        "-f",
-        str(job.loaded.file),
-        "--out",
-        str(job.out),
-        "--port",
-        "0",
-        "--format",
-        "json",
-    )
-    assert process.stdout is not None
-    assert '"runtime": "reference"' in process.stdout.readline()
+    process = serving(quantized("fp8"))
     family = children(process.pid)
     assert len(family) >= 2  # tritonserver and a stub
     for number in numbers:
@@ -126,23 +121,7 @@ def test_serve_stops_the_server(quantized, numbers, code):
 
 @pytest.mark.server
 def test_a_killed_parent_takes_the_server_along(quantized):
-    from engineroom.pipeline import build
-
-    job = quantized("fp8")
-    build(job, allow_plan=True)
-    process = start(
-        "serve",
-        "-f",
-        str(job.loaded.file),
-        "--out",
-        str(job.out),
-        "--port",
-        "0",
-        "--format",
-        "json",
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline()
+    process = serving(quantized("fp8"))
     family = children(process.pid)
     os.kill(process.pid, signal.SIGKILL)
     process.wait(10)

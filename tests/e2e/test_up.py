@@ -151,10 +151,7 @@ def test_tool_on_path_is_run_and_its_engine_published(chain, tmp_path, monkeypat
 
 def test_failing_tool_is_exit_3_and_leaves_no_engine(tmp_path, chain, monkeypatch):
     path, out, _ = chain
-    copy = tmp_path / "out"
-    files.link_tree(out, copy)
-    for engine in copy.glob("build/engine/1.2.1/h100-sxm/1x1/*"):
-        engine.rename(tmp_path / "was")
+    copy = without_engine(out, tmp_path)
     tool(tmp_path, "echo 'CUDA error: no such thing' >&2; exit 9")
     done = run_cli(
         "build",
@@ -173,10 +170,7 @@ def test_failing_tool_is_exit_3_and_leaves_no_engine(tmp_path, chain, monkeypatc
 @pytest.mark.parametrize("body", ["", "not a program"])
 def test_tools_that_do_not_work(tmp_path, chain, body):
     path, out, _ = chain
-    copy = tmp_path / "out"
-    files.link_tree(out, copy)
-    for engine in copy.glob("build/engine/1.2.1/h100-sxm/1x1/*"):
-        engine.rename(tmp_path / "was")
+    copy = without_engine(out, tmp_path)
     script = tmp_path / "trtllm-build"
     script.write_text("#!/no/such/interpreter\n" if body else "#!/bin/sh\n")
     script.chmod(0o755)
@@ -184,6 +178,15 @@ def test_tools_that_do_not_work(tmp_path, chain, body):
     done = run_cli("build", "-f", str(path), "--out", str(copy), PATH=search)
     assert done.returncode == 3
     assert ("cannot be started" if body else "left no config.json") in done.stderr
+
+
+def without_engine(out: Path, folder: Path) -> Path:
+    """A copy of the workspace in which the engine target is not built yet."""
+    copy = folder / "out"
+    files.link_tree(out, copy)
+    for engine in copy.glob("build/engine/1.2.1/h100-sxm/1x1/*"):
+        engine.rename(folder / "was")
+    return copy
 
 
 def tool(folder: Path, body: str) -> None:

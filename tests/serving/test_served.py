@@ -233,7 +233,7 @@ def test_serves_where_engineroom_cannot_be_imported(
 ):
     """The same repository, its models in an environment that has no engineroom."""
     repository = servers(lane).repository.path
-    roots = tuple(root / "model_repo_templates" for root in built.catalog.roots)
+    roots = built.catalog.template_roots
     with tempfile.TemporaryDirectory(prefix="engineroom-bare-") as work:
         log = tmp_path / "bare.log"
         with TritonServer(

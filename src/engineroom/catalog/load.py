@@ -36,6 +36,11 @@ class Catalog:
     def __init__(self, overlay: Path | None = None) -> None:
         self.roots = resources.catalog_roots(overlay)
 
+    @property
+    def template_roots(self) -> tuple[Path, ...]:
+        """Roots of the model repository templates; a later one wins file by file."""
+        return tuple(root / "model_repo_templates" for root in self.roots)
+
     # ---- files
     def _yaml(self, path: Path, model: type[T]) -> T:
         document = yaml_lines.parse(read_text(path, "catalog file"), path.as_posix())

@@ -22,6 +22,10 @@ def _source_text(value: Any) -> Any:
     return getattr(value, "text", value)
 
 
+DRIVER_VERSION = re.compile(r"\d{3,4}(\.\d{1,4}){0,2}")
+"""NVIDIA's form, as nvidia-smi prints it: 580.159.04."""
+
+
 def _specifier(value: str) -> str:
     SpecifierSet(value)  # InvalidSpecifier is a ValueError
     return value
@@ -33,7 +37,7 @@ def _version(value: str) -> str:
 
 
 def _driver(value: str) -> str:
-    if not re.fullmatch(r"\d{3,4}(\.\d{1,4}){0,2}", value):
+    if not DRIVER_VERSION.fullmatch(value):
         raise ValueError(f"{value!r} is no driver version")
     return value
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from engineroom.catalog.models import DRIVER_VERSION
 from engineroom.checks.base import TargetContext
 from engineroom.names import Severity
 from engineroom.types import Finding
@@ -12,7 +12,7 @@ from engineroom.types import Finding
 
 def parse_driver(text: str) -> tuple[int, ...] | None:
     """``580.159.04`` as (580, 159, 4); None when it is no driver version."""
-    if not re.fullmatch(r"\d{3,4}(\.\d{1,4}){0,2}", text):
+    if not DRIVER_VERSION.fullmatch(text):
         return None
     return tuple(int(part) for part in text.split("."))
 

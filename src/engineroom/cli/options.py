@@ -26,11 +26,6 @@ class FailOn(StrEnum):
     WARN = "warn"
 
 
-class RuntimeOption(StrEnum):
-    TENSORRT_LLM = "tensorrt_llm"
-    REFERENCE = "reference"
-
-
 @dataclass
 class State:
     """Set by the root callback, read by verbs and the error printer."""

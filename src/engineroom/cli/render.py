@@ -13,10 +13,10 @@ from engineroom.cli.options import (
     Format,
     OutDir,
     OutputFormat,
-    RuntimeOption,
     SpecFile,
     TargetId,
 )
+from engineroom.names import RuntimeName
 
 
 def command(
@@ -25,8 +25,8 @@ def command(
     out: OutDir = None,
     fmt: Format = OutputFormat.TABLE,
     runtime: Annotated[
-        RuntimeOption, typer.Option("--runtime", help="What will compute the tokens.")
-    ] = RuntimeOption.TENSORRT_LLM,
+        RuntimeName, typer.Option("--runtime", help="What will compute the tokens.")
+    ] = RuntimeName.TENSORRT_LLM,
     artefact_root: Annotated[
         str | None,
         typer.Option(help="The workspace's path as the server will see it (default: here)."),
@@ -36,14 +36,11 @@ def command(
 ) -> None:
     """Render the Triton model repository of every target."""
     from engineroom.cli.console import job_for, show
-    from engineroom.names import RuntimeName
     from engineroom.pipeline import render
     from engineroom.pipeline.render import Repository
 
     job = job_for(file, catalog, out)
-    results = render(
-        job, target, runtime=RuntimeName(str(runtime)), artefact_root=artefact_root, dry_run=dry_run
-    )
+    results = render(job, target, runtime=runtime, artefact_root=artefact_root, dry_run=dry_run)
     data, rows = [], []
     for item in results:
         if isinstance(item, Repository):

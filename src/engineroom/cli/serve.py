@@ -14,12 +14,11 @@ from engineroom.cli.options import (
     Format,
     OutDir,
     OutputFormat,
-    RuntimeOption,
     SpecFile,
     TargetId,
 )
 from engineroom.errors import ExternalToolError
-from engineroom.names import ExitCode
+from engineroom.names import ExitCode, RuntimeName
 
 
 def command(
@@ -28,8 +27,8 @@ def command(
     out: OutDir = None,
     fmt: Format = OutputFormat.TABLE,
     runtime: Annotated[
-        RuntimeOption, typer.Option("--runtime", help="`reference` needs no GPU and is no engine.")
-    ] = RuntimeOption.REFERENCE,
+        RuntimeName, typer.Option("--runtime", help="`reference` needs no GPU and is no engine.")
+    ] = RuntimeName.REFERENCE,
     port: Annotated[int, typer.Option(min=0, max=65535, help="HTTP port; 0 picks one.")] = 8000,
     catalog: CatalogDir = None,
     dry_run: DryRun = False,
@@ -39,13 +38,11 @@ def command(
     import time
 
     from engineroom.cli.console import job_for, show
-    from engineroom.names import RuntimeName
     from engineroom.pipeline import render, serve
 
     job = job_for(file, catalog, out)
-    name = RuntimeName(str(runtime))
     if dry_run:
-        listing = render(job, target, runtime=name, dry_run=True)
+        listing = render(job, target, runtime=runtime, dry_run=True)
         rows = [
             (item["target"], " ".join(item["files"])) for item in listing if isinstance(item, dict)
         ]
@@ -54,11 +51,11 @@ def command(
     # A supervisor stops us with TERM; that is as clean a stop as Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with serve(job, target, runtime=name, http_port=port) as serving:
+        with serve(job, target, runtime=runtime, http_port=port) as serving:
             ends = serving.server.endpoints
             facts = {
                 "target": serving.repository.target.target.id,
-                "runtime": str(name),
+                "runtime": str(runtime),
                 "model": serving.repository.target.lane.client.model,
                 "http": ends.url,
                 "grpc": f"127.0.0.1:{ends.grpc}",

@@ -65,7 +65,7 @@ def deploy(
 
 def _one(job: Job, item: ResolvedTarget, checkpoint: Checkpoint, artefact: Artefact) -> Release:
     rendered = render_files(job, item, checkpoint, artefact, RuntimeName.TENSORRT_LLM, POD_ROOT)
-    values = chart_values(job, item, rendered)
+    values = chart_values(job, item, checkpoint, rendered)
     path = job.out / "releases" / item.target.id
     log = job.out / "logs" / f"helm-{item.target.id}-{job.run_id}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +112,7 @@ def release_name(job: Job, item: ResolvedTarget) -> str:
 
 
 def chart_values(
-    job: Job, item: ResolvedTarget, rendered: tuple[RenderedFile, ...]
+    job: Job, item: ResolvedTarget, checkpoint: Checkpoint, rendered: tuple[RenderedFile, ...]
 ) -> dict[str, Any]:
     """Values of `helm/engineroom` from the spec; sizes follow docs/design.md.
 
@@ -121,7 +121,7 @@ def chart_values(
     """
     spec, target = job.loaded.spec, item.target
     gpus = target.tensor_parallel * target.pipeline_parallel
-    weights = sum(p.stat().st_size for p in (find(job).path / "hf").glob("*.safetensors")) / 2**30
+    weights = sum(p.stat().st_size for p in (checkpoint.path / "hf").glob("*.safetensors")) / 2**30
     shm = min(16, max(2, 1 + gpus))
     storage = spec.deploy.storage
     digest = files.digest_of({file.path: files.sha256_json(file.text) for file in rendered})

@@ -149,7 +149,7 @@ def quantize(
         job.reporter.note(f"reusing verified checkpoint {path.name}")
         return Checkpoint(path, kept, True)
     calibration = spec.calibration
-    roots = tuple(root / "model_repo_templates" for root in job.catalog.roots)
+    roots = job.catalog.template_roots
     log = job.out / "logs" / f"quantize-{job.run_id}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with files.staged(path) as staging, job.located():

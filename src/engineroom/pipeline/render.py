@@ -50,7 +50,7 @@ def render_files(
             tokenizer_dir=f"{artefact_root}/{checkpoint.relative(job)}/hf",
         )
     )
-    roots = tuple(root / "model_repo_templates" for root in job.catalog.roots)
+    roots = job.catalog.template_roots
     return render_tree(roots, context.layout, context.variables)
 
 

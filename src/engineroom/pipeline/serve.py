@@ -55,7 +55,7 @@ def serve(
     repository = cast(list[Repository], render(job, chosen.target.id, runtime=runtime))[0]
     manifest.load(repository.path.parent, "repository")
     work = work_folder()
-    roots = tuple(root / "model_repo_templates" for root in job.catalog.roots)
+    roots = job.catalog.template_roots
     try:
         log = job.out / "logs" / f"serve-{chosen.target.id}-{job.run_id}.log"
         server = TritonServer(repository.path, work, roots, log=log, http_port=http_port)
