@@ -19,7 +19,7 @@ from tests.conftest import ROOT
 
 
 def test_everything_loads(catalog):
-    assert len(catalog.skus) == 24
+    assert len(catalog.skus) == 36
     assert len(catalog.stacks) == 28
     assert catalog.contract_versions == ("0.21.0", "1.0.0", "1.1.0", "1.2.1", "1.4.0rc4")
     assert set(catalog.weight_recipes) == {"bf16", "fp16", "fp8", "w4a16_awq", "nvfp4"}

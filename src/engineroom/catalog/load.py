@@ -5,91 +5,47 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import re
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
-from pydantic import ValidationError
 
 from engineroom.catalog import models, resources
 from engineroom.catalog.contract import Contract
+from engineroom.catalog.support import SupportTables, in_range
 from engineroom.errors import CatalogError, UsageError, Where
-from engineroom.names import KvCacheFormat, LaneName, Support
-from engineroom.spec import yaml_lines
-from engineroom.spec.load import read_text
+from engineroom.names import KvCacheFormat
 from engineroom.spec.model import StackRef
 from engineroom.types import GpuSku, StackRelease
 
-T = TypeVar("T", bound=models.Row)
+__all__ = ["Catalog", "in_range"]
+
+_MAX_LABEL = 256
+_PRODUCT = re.compile(r"(.+?)(?:-MIG-(?:INVALID|[0-9a-z.]+(?:-me[a-z.]*)?))?(?:-SHARED)?")
+"""What GPU feature discovery appends to `nvidia.com/gpu.product` (NVIDIA/k8s-device-plugin,
+internal/lm/resource.go and mig-strategy.go @ 1b826acc)."""
 
 
-class Catalog:
-    """All facts, shipped and overlaid.
-
-    Args:
-        overlay: a directory with the same layout as the shipped data; its files replace those of
-            the same relative path and add new ones.
-    """
-
-    def __init__(self, overlay: Path | None = None) -> None:
-        self.roots = resources.catalog_roots(overlay)
-
-    @property
-    def template_roots(self) -> tuple[Path, ...]:
-        """Roots of the model repository templates; a later one wins file by file."""
-        return tuple(root / "model_repo_templates" for root in self.roots)
-
-    # ---- files
-    def _yaml(self, path: Path, model: type[T]) -> T:
-        document = yaml_lines.parse(read_text(path, "catalog file"), path.as_posix())
-        try:
-            return model.model_validate(document.data)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            raise CatalogError(
-                first["msg"],
-                where=document.where(tuple(first["loc"])),
-                hint=f"see the fields of `{model.__name__}`; the shipped files are examples",
-            ) from None
-
-    def _folder(self, folder: str, model: type[T]) -> dict[str, T]:
-        files = resources.find_files(self.roots, folder, ".yaml")
-        rows: dict[str, T] = {}
-        for relative, path in files.items():
-            row = self._yaml(path, model)
-            name = str(getattr(row, "id", relative))
-            if name != Path(relative).stem:
-                raise CatalogError(
-                    f"the id `{name}` differs from the file name",
-                    where=Where(path.as_posix(), key="id"),
-                    hint=f"name the file {name}.yaml",
-                )
-            rows[name] = row
-        return rows
-
-    def _single(self, file: str, model: type[T]) -> T:
-        path = next(root / file for root in reversed(self.roots) if (root / file).is_file())
-        return self._yaml(path, model)
-
-    @cached_property
-    def digest(self) -> str:
-        """sha256 over every catalog file's relative path and bytes, overlay included."""
-        total = hashlib.sha256()
-        for folder in ("build", "deploy"):
-            for suffix in (".yaml", ".json"):
-                for relative, path in resources.find_files(self.roots, folder, suffix).items():
-                    total.update(f"{folder}/{relative}\0".encode())
-                    total.update(hashlib.sha256(path.read_bytes()).digest())
-        return total.hexdigest()
+class Catalog(SupportTables):
+    """All facts, shipped and overlaid: look-ups that answer with the nearest name when they miss."""
 
     # ---- SKUs and stacks
     @cached_property
     def skus(self) -> dict[str, GpuSku]:
-        rows = self._folder("build/skus", models.SkuFile)
-        return {
-            name: GpuSku(
+        """Every SKU by id; reads every file. Use :meth:`sku` for one."""
+        return {name: self._sku(name) for name in self._sku_files}
+
+    @cached_property
+    def _sku_files(self) -> dict[str, Path]:
+        files = resources.find_files(self.roots, "build/skus", ".yaml")
+        return {Path(relative).stem: path for relative, path in files.items()}
+
+    def _sku(self, name: str) -> GpuSku:
+        if name not in self._sku_cache:
+            row = self._member(f"{name}.yaml", self._sku_files[name], models.SkuFile)
+            self._sku_cache[name] = GpuSku(
                 id=row.id,
                 name=row.name,
                 architecture=row.architecture,
@@ -104,9 +60,33 @@ class Catalog:
                 verified_on=row.verified_on,
                 confidence=row.confidence,
                 max_gpus_per_node=row.max_gpus_per_node,
+                aliases=row.aliases,
+                brand=row.brand,
+                mig_supported=row.mig_supported,
             )
-            for name, row in rows.items()
-        }
+        return self._sku_cache[name]
+
+    @cached_property
+    def _sku_cache(self) -> dict[str, GpuSku]:
+        return {}
+
+    def sku_by_product(self, label: str) -> GpuSku | None:
+        """The SKU behind a `nvidia.com/gpu.product` label or an NVML product name.
+
+        The suffixes of a MIG slice and of a shared GPU are taken off; what is left must equal a
+        node label or an alias, upper and lower case included. Never by a part of the name: the
+        RTX A6000 and the RTX 6000 Ada differ in compute capability.
+        """
+        match = _PRODUCT.fullmatch(_as_label(label[:_MAX_LABEL]))
+        if match is None:
+            return None
+        for name, path in self._sku_files.items():
+            # Files that do not have the name anywhere need not be parsed.
+            if match[1] in _as_label(path.read_text(encoding="utf-8", errors="replace")):
+                sku = self._sku(name)
+                if match[1] in (sku.node_label, *map(_as_label, sku.aliases)):
+                    return sku
+        return None
 
     def sku(self, name: str, where: Where | None = None) -> GpuSku:
         """A SKU by id.
@@ -114,28 +94,34 @@ class Catalog:
         Raises:
             UsageError: not in the catalog; the hint has the nearest ids.
         """
-        if name in self.skus:
-            return self.skus[name]
+        if name in self._sku_files:
+            return self._sku(name)
         raise UsageError(
             f"no GPU SKU `{name}` in the catalog",
             where=where,
-            hint=_nearest(name.lower(), list(self.skus), "build/skus/"),
+            hint=_nearest(name.lower(), list(self._sku_files), "build/skus/"),
         )
 
     @cached_property
     def stacks(self) -> dict[str, StackRelease]:
-        rows = self._folder("deploy/stacks", models.StackFile)
-        return {
-            name: StackRelease(
-                **row.model_dump(
-                    include={
-                        "id", "image", "tensorrt_llm", "tensorrt", "torch", "cuda", "python",
-                        "toolkit_driver", "min_driver", "source", "confidence", "note",
-                    }
-                )
+        """Every Triton release by id; reads every file. Use :meth:`stack` for one."""
+        return {name: self._stack(name) for name in self._stack_files}
+
+    @cached_property
+    def _stack_files(self) -> dict[str, Path]:
+        files = resources.find_files(self.roots, "deploy/stacks", ".yaml")
+        return {Path(relative).stem: path for relative, path in files.items()}
+
+    def _stack(self, name: str) -> StackRelease:
+        row = self._member(f"{name}.yaml", self._stack_files[name], models.StackFile)
+        return StackRelease(
+            **row.model_dump(
+                include={
+                    "id", "image", "tensorrt_llm", "tensorrt", "torch", "cuda", "python",
+                    "toolkit_driver", "min_driver", "require_cuda", "source", "confidence", "note",
+                }
             )
-            for name, row in rows.items()
-        }  # fmt: skip
+        )  # fmt: skip
 
     def stack(self, ref: StackRef | str, where: Where | None = None) -> StackRelease:
         """A stack by Triton release, or made from an explicit TensorRT-LLM version.
@@ -144,12 +130,12 @@ class Catalog:
             UsageError: an unknown release, or a version that is not PEP 440.
         """
         if isinstance(ref, str):
-            if ref in self.stacks:
-                return self.stacks[ref]
+            if ref in self._stack_files:
+                return self._stack(ref)
             raise UsageError(
                 f"no Triton release `{ref}` in the catalog",
                 where=where,
-                hint=_nearest(ref, list(self.stacks), "deploy/stacks/")
+                hint=_nearest(ref, list(self._stack_files), "deploy/stacks/")
                 + "; or write {trtllm: VERSION, image: REF}",
             )
         try:
@@ -206,34 +192,6 @@ class Catalog:
             ) from None
         return Contract(version, data, hashlib.sha256(raw).hexdigest())
 
-    # ---- support
-    @cached_property
-    def precision(self) -> models.PrecisionFile:
-        return self._single("deploy/support/precision.yaml", models.PrecisionFile)
-
-    @cached_property
-    def lanes(self) -> models.LanesFile:
-        return self._single("deploy/support/lanes.yaml", models.LanesFile)
-
-    @cached_property
-    def drivers(self) -> models.DriversFile:
-        return self._single("deploy/support/drivers.yaml", models.DriversFile)
-
-    def precision_support(
-        self, lane: LaneName, version: str, axis: str, fmt: str, compute_capability: str
-    ) -> tuple[Support, str]:
-        """Support of a weight or KV format, and the source that says so.
-
-        Args:
-            axis: ``weights`` or ``kv_cache``.
-        """
-        for table in self.precision.tables:
-            if table.lane == lane and in_range(version, table.versions):
-                cells = (table.weights if axis == "weights" else table.kv_cache).get(fmt, {})
-                support = cells.get(compute_capability, Support.UNKNOWN)
-                return support, "; ".join(table.source)
-        return Support.UNKNOWN, "no support table for this lane and version"
-
     # ---- recipes
     @cached_property
     def weight_recipes(self) -> dict[str, models.WeightRecipe]:
@@ -267,9 +225,9 @@ class Catalog:
         )
 
 
-def in_range(version: str, specifier: str) -> bool:
-    """PEP 440 range test with pre-releases counted: 1.4.0rc4 is in ``>=1.3``."""
-    return SpecifierSet(specifier).contains(Version(version), prereleases=True)
+def _as_label(name: str) -> str:
+    """A product name as GPU feature discovery writes it into a label (`sanitise`, same place)."""
+    return "-".join(re.sub(r"[^A-Za-z0-9_. \n-]", "", name).split())
 
 
 def _nearest(name: str, known: list[str], folder: str) -> str:

@@ -9,7 +9,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from engineroom.names import KvCacheFormat, Support, WeightFormat
+from engineroom.names import KvCacheFormat, WeightFormat
 
 
 def _as_tuple(value: Any) -> Any:
@@ -31,6 +31,13 @@ def _specifier(value: str) -> str:
     return value
 
 
+def _sources(value: tuple[str, ...]) -> tuple[str, ...]:
+    for text in value:
+        if not text.strip() or text.strip().lower() in ("none", "unknown", "engineroom"):
+            raise ValueError(f"{text!r} is no source: name an upstream page, file or issue")
+    return value
+
+
 def _version(value: str) -> str:
     Version(value)  # InvalidVersion is a ValueError
     return value
@@ -44,16 +51,24 @@ def _driver(value: str) -> str:
 
 Ranges = Annotated[str, AfterValidator(_specifier)]
 Finite = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Sources = Annotated[tuple[str, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+Sources = Annotated[
+    tuple[str, ...], BeforeValidator(_as_tuple), AfterValidator(_sources), Field(min_length=1)
+]
 VersionText = Annotated[str, BeforeValidator(_source_text)]
 PepVersion = Annotated[VersionText, AfterValidator(_version)]
 Driver = Annotated[VersionText, AfterValidator(_driver)]
+Confidence = Literal["high", "medium", "low", "unknown"]
+Day = Annotated[str, Field(pattern=r"^20\d\d-[01]\d-[0-3]\d$")]
+"""When somebody last read the source: year-month-day."""
 
 
 class Row(BaseModel):
-    """Closed and frozen; lax about int/float, strict about keys."""
+    """Closed and frozen; lax about int/float, strict about keys.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    Schemas are compiled when a file is first read: a run reads few of them.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class SkuFile(Row):
@@ -75,12 +90,13 @@ class SkuFile(Row):
     tdp_w: float | None
     mig_supported: bool
     mig_max_instances: int | None
+    brand: str | None = None
     data_center: bool
     node_label: str
     node_label_confidence: str | None
     source: Sources
-    verified_on: str
-    confidence: str
+    verified_on: Day
+    confidence: Confidence
     note: str | None = None
     max_gpus_per_node: Annotated[int, Field(gt=0)] = 8
 
@@ -98,57 +114,12 @@ class StackFile(Row):
     python: VersionText | None
     toolkit_driver: Driver | None
     min_driver: Driver | None
+    require_cuda: str | None = None
     image_size_gb: float | None = None
     source: Sources
-    verified_on: str
-    confidence: str
+    verified_on: Day
+    confidence: Confidence
     note: str | None = None
-
-
-class PrecisionTable(Row):
-    """Support of formats for one lane and version range, by compute capability."""
-
-    lane: Literal["engine", "llmapi"]
-    versions: Ranges
-    source: Sources
-    verified_on: str
-    confidence: str
-    weights: dict[str, dict[str, Support]]
-    kv_cache: dict[str, dict[str, Support]]
-
-
-class PrecisionFile(Row):
-    schema_version: Literal[1]
-    legend: str
-    tables: tuple[PrecisionTable, ...]
-    notes: tuple[str, ...]
-
-
-class LaneRow(Row):
-    lane: Literal["engine", "llmapi"]
-    versions: Ranges
-    support: Support
-    reason: str
-    fix: str
-    source: str
-
-
-class LanesFile(Row):
-    schema_version: Literal[1]
-    lanes: tuple[LaneRow, ...]
-
-
-class DriverFloor(Row):
-    cuda: VersionText
-    min_driver: Driver
-
-
-class DriversFile(Row):
-    schema_version: Literal[1]
-    floors: tuple[DriverFloor, ...]
-    source: str
-    verified_on: str
-    confidence: str
 
 
 class GroupSize(Row):
@@ -177,8 +148,8 @@ class WeightRecipe(Row):
     trtllm_checkpoint: bool
     recommended_samples: int
     source: Sources
-    verified_on: str
-    confidence: str
+    verified_on: Day
+    confidence: Confidence
 
 
 class KvRecipe(Row):
@@ -191,5 +162,5 @@ class KvRecipe(Row):
     kv_cache_quant_algo: str | None
     scales: Literal["calibrated", "cast", "absent"]
     source: Sources
-    verified_on: str
-    confidence: str
+    verified_on: Day
+    confidence: Confidence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from engineroom.names import Severity
 
@@ -14,11 +15,13 @@ class Finding:
     Attributes:
         code: stable kebab-case name; tests and users filter on it.
         severity: error (must not go on), warn (works at a cost, or unknown), info.
-        key: dotted path in the spec, e.g. ``targets[0].sku``.
+        key: dotted path in the spec or in `file`, e.g. ``targets[0].sku``.
         reason: what is wrong and why, with the numbers.
         fix: what to change; never empty for error and warn.
         source: where the fact was read.
         target: id of the target it is about, or None for the whole spec.
+        file: the file that `key` is in, where that is not the spec.
+        line: 1-based line in `file`, when known.
     """
 
     code: str
@@ -28,8 +31,10 @@ class Finding:
     fix: str
     source: str
     target: str | None = None
+    file: str | None = None
+    line: int | None = None
 
-    def as_dict(self) -> dict[str, str | None]:
+    def as_dict(self) -> dict[str, Any]:
         return {
             "code": self.code,
             "severity": str(self.severity),
@@ -38,4 +43,14 @@ class Finding:
             "fix": self.fix,
             "source": self.source,
             "target": self.target,
+            "file": self.file,
+            "line": self.line,
         }
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A value a rule worked out, e.g. ``kv_tokens``; reports carry it beside the findings."""
+
+    name: str
+    value: Any

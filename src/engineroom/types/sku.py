@@ -15,6 +15,8 @@ class GpuSku:
         memory_mib: total memory in MiB as NVML reports it (``memory_basis`` "nvml"), else the
             nominal size ("nominal").
         node_label: value of ``nvidia.com/gpu.product`` on a whole, unshared GPU.
+        aliases: other exact names: product names as NVML gives them, labels of older drivers.
+        brand: NVML's product brand in lower case as `NVIDIA_REQUIRE_CUDA` tests it, or None.
         max_gpus_per_node: GPUs one host of this SKU is sold with at most.
     """
 
@@ -32,6 +34,9 @@ class GpuSku:
     verified_on: str
     confidence: str
     max_gpus_per_node: int = 8
+    aliases: tuple[str, ...] = ()
+    brand: str | None = None
+    mig_supported: bool = False
 
     @property
     def cc_tuple(self) -> tuple[int, int]:

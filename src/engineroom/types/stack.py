@@ -15,6 +15,8 @@ class StackRelease:
         tensorrt_llm: version string as the container reports it.
         toolkit_driver: driver that ships with the image's CUDA toolkit; not a minimum.
         min_driver: floor of the CUDA major line (minor-version compatibility).
+        require_cuda: the image's `NVIDIA_REQUIRE_CUDA`, or None when no source gives it. Where it does
+            not hold the container does not start; where it holds nothing is said about the driver.
     """
 
     id: str
@@ -26,6 +28,7 @@ class StackRelease:
     python: str | None = None
     toolkit_driver: str | None = None
     min_driver: str | None = None
+    require_cuda: str | None = None
     source: tuple[str, ...] = ()
     confidence: str = "unknown"
     note: str | None = None
