@@ -1,0 +1,1 @@
+"""What this machine is (`facts`, `nvml`, `packages`) and what a target needs of it (`judge`)."""
