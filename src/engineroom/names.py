@@ -90,6 +90,61 @@ class Severity(StrEnum):
         return ("error", "warn", "info").index(self.value)
 
 
+class Stage(StrEnum):
+    """When a verdict is asked for; a format that can be made need not be servable."""
+
+    QUANTIZE = "quantize"
+    PACKAGE = "package"
+    BUILD = "build"
+    CHECK = "check"
+    RENDER = "render"
+    SERVE = "serve"
+    DEPLOY = "deploy"
+
+
+class Topic(StrEnum):
+    """What a rule is about; ``lint --topic`` selects by it."""
+
+    ARTEFACT_INTEGRITY = "artefact-integrity"
+    BATCHING = "batching"
+    BEAM_WIDTH = "beam-width"
+    BUILD_FLAGS = "build-flags"
+    CALIBRATION_DATA = "calibration-data"
+    DECOUPLED = "decoupled"
+    DISAGGREGATED = "disaggregated"
+    ENGINE_RUNTIME_MISMATCH = "engine-runtime-mismatch"
+    GPU_SHARING = "gpu-sharing"
+    HELM_SIZE = "helm-size"
+    HELM_VALUES = "helm-values"
+    K8S_NAMES = "k8s-names"
+    K8S_PROBES = "k8s-probes"
+    K8S_SECRETS = "k8s-secrets"
+    K8S_SHM = "k8s-shm"
+    K8S_STORAGE = "k8s-storage"
+    KV_CACHE = "kv-cache"
+    LLM_ARGS = "llm-args"
+    LORA = "lora"
+    MODEL_CONFIG = "model-config"
+    MOE = "moe"
+    MPI_LAUNCH = "mpi-launch"
+    MULTI_NODE = "multi-node"
+    OUTPUT_SHAPE = "output-shape"
+    PARALLEL_LAYOUT = "parallel-layout"
+    QUANT_GPU_SUPPORT = "quant-gpu-support"
+    QUANT_LM_HEAD = "quant-lm-head"
+    QUANT_METADATA = "quant-metadata"
+    QUANT_SHAPE = "quant-shape"
+    SEQUENCE_LIMITS = "sequence-limits"
+    SILENT_FALLBACK = "silent-fallback"
+    SPEC = "spec"
+    STOP_WORDS = "stop-words"
+    STREAMING_DETOK = "streaming-detok"
+    TEMPLATE_FILL = "template-fill"
+    TOKENISATION = "tokenisation"
+    TOKENIZER_PATH = "tokenizer-path"
+    VERSIONS = "versions"
+
+
 class RuntimeName(StrEnum):
     """What computes the tokens behind a rendered repository."""
 

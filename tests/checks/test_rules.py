@@ -117,7 +117,8 @@ def test_fp8_engine_on_blackwell_loses_kv_reuse(make_job):
 
 # ---- precision
 def test_unknown_cell_warns(make_job):
-    found = findings(make_job, targets=[{**LLMAPI_L4, "sku": "gb10"}])
+    precision = {"weights": "w4a16_awq", "group_size": 64}
+    found = findings(make_job, targets=[{**LLMAPI_L4, "sku": "gb10"}], precision=precision)
     assert found["unknown-weights-support"].severity is Severity.WARN
     assert errors(found) == set()
 
@@ -220,12 +221,17 @@ def test_awq_groups_per_rank(make_job, tmp_path, tp, group, bad):
     assert ("group-size-partial" in found) is bad
     if bad:
         assert "down_proj has 11008/4 = 2752 = 21.5 x 128" in found["group-size-partial"].reason
-        assert found["group-size-partial"].fix == "set precision.group_size: 64"
+        assert "tensor_parallel: 2, or group_size: 64" in found["group-size-partial"].fix
 
 
 def test_group_256_has_no_kernel(make_job):
     found = findings(make_job, TINY, precision={"weights": "w4a16_awq", "group_size": 256})
-    assert "64, 128 only, not 256" in found["group-size-not-allowed"].reason
+    assert "64 and 128 only, not 256" in found["group-size-without-kernel"].reason
+
+
+def test_nvfp4_has_one_block_size(make_job):
+    found = findings(make_job, TINY, precision={"weights": "nvfp4", "group_size": 32})
+    assert "16 only, not 32" in found["group-size-not-allowed"].reason
 
 
 def test_group_size_on_a_format_without_groups(make_job):

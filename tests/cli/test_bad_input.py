@@ -174,7 +174,7 @@ def test_deep_nesting(tmp_path, capsys):
     [
         ("deploy/stacks/26.07.yaml", 'tensorrt_llm: "1.2.1"', 'tensorrt_llm: "../../x"'),
         ("deploy/stacks/26.07.yaml", '"580.65.06"', '"abc"'),
-        ("deploy/support/precision.yaml", "'>=0.21,<1.3'", "'abc'"),
+        ("deploy/support/precision.yaml", '">=0.21.0.dev0,<1.3"', '"abc"'),
         ("deploy/support/lanes.yaml", '">=0.21"', '"abc"'),
         ("build/skus/l4.yaml", "23034", "true"),
         ("build/skus/l4.yaml", "memory_bandwidth_gbs: 300", "memory_bandwidth_gbs: 1e999"),

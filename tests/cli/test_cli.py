@@ -12,7 +12,8 @@ from engineroom.names import ExitCode
 from tests.conftest import SMOLLM2_CONFIG, TINY, run_cli, spec_data, write_spec
 
 VERBS = (
-    "init", "schema", "check", "plan", "quantize", "build", "render", "serve", "generate", "deploy", "up",
+    "init", "schema", "check", "lint", "doctor", "plan", "quantize", "build", "render", "serve",
+    "generate", "deploy", "up", "explain-log",
 )  # fmt: skip
 HEAVY = (
     "pydantic",

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+_OBJECT = re.compile(r"(?:Optional\[)?([A-Z]\w*Config)\]?\Z")
+
+
+def object_type(text: str) -> str | None:
+    """``Optional[KvCacheConfig]`` as ``KvCacheConfig``; None for a type that is no single object."""
+    match = _OBJECT.match(text)
+    return match[1] if match else None
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,26 @@ class Contract:
         if field in by_field:
             return frozenset(name.split(".")[0] for name in by_field[field])
         return frozenset(api.get("nested", {}).get(type_name, {}))
+
+    def nested_facts(self, field: str) -> Mapping[str, Mapping[str, Any]]:
+        """Type, default and allowed values of the keys of an object argument; empty when unknown.
+
+        Keys of deeper objects are dotted (``dynamic_batch_config.enable_batch_size_tuning``) where a
+        contract lists them.
+        """
+        api = self.data["llm_api"]
+        by_field: Mapping[str, Any] = api.get("nested_by_field", {})
+        if field in by_field:
+            facts: Mapping[str, Mapping[str, Any]] = by_field[field]
+            return facts
+        name = object_type(str(self.llm_fields.get(field, {}).get("type", "")))
+        nested: Mapping[str, Mapping[str, Any]] = api.get("nested", {}).get(name or "", {})
+        return nested if isinstance(nested, Mapping) else {}
+
+    @property
+    def refuses_unknown_arguments(self) -> bool:
+        """Whether the version's LLM argument models forbid unknown keys; before 1.0 they dropped them."""
+        return str(self.data["llm_api"].get("extra_fields", "")) == "forbidden"
 
     def family(self, name: str) -> Mapping[str, Any]:
         """Triton family facts: models with tensors and parameters."""

@@ -1,6 +1,7 @@
-"""What a rule sees, and the order of what rules say.
+"""What a rule over a spec sees, and the order of what rules say.
 
 A rule is a function from a :class:`TargetContext` to findings. It reads no file and starts nothing.
+What can be said without a spec is a rule over evidence (:mod:`engineroom.checks.evidence`).
 """
 
 from __future__ import annotations
@@ -40,6 +41,14 @@ class TargetContext:
         engine = self.target.lane is LaneName.ENGINE
         return self.contract.has_engine_lane if engine else self.contract.has_llmapi_lane
 
+    @property
+    def target_id(self) -> str | None:
+        return self.target.id
+
+    def place(self, key: str) -> tuple[str | None, str]:
+        """A key of the spec; `@` stands for the target's own path."""
+        return None, key.replace("@", f"targets[{self.index}]", 1)
+
     def key(self, name: str) -> str:
         return f"targets[{self.index}].{name}"
 
@@ -53,6 +62,9 @@ Rule = Callable[[TargetContext], Iterable[Finding]]
 
 
 def order(findings: Iterable[Finding]) -> list[Finding]:
-    """Worst first, then by key and code; duplicates removed."""
-    unique = {(f.code, f.key, f.target, f.reason): f for f in findings}
-    return sorted(unique.values(), key=lambda f: (f.severity.rank, f.key, f.code, f.target or ""))
+    """Worst first, then by file, key and code; duplicates removed."""
+    unique = {(f.code, f.file, f.key, f.target, f.reason): f for f in findings}
+    return sorted(
+        unique.values(),
+        key=lambda f: (f.severity.rank, f.file or "", f.key, f.code, f.target or ""),
+    )

@@ -1,8 +1,12 @@
-"""The node's driver against the stack. The container table's driver is the toolkit's, no minimum."""
+"""The node's driver against the stack. The container table's driver is the toolkit's, no minimum.
+
+:func:`compare` is the one place that decides; rules over a spec and over evidence word its answer.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from engineroom.catalog.models import DRIVER_VERSION
 from engineroom.checks.base import TargetContext
@@ -17,8 +21,93 @@ def parse_driver(text: str) -> tuple[int, ...] | None:
     return tuple(int(part) for part in text.split("."))
 
 
+@dataclass(frozen=True)
+class DriverAnswer:
+    """What is to be said about a driver: the finding's code, severity, reason and fix."""
+
+    code: str
+    severity: Severity
+    reason: str
+    fix: str
+
+
+def compare(
+    driver: str,
+    *,
+    cuda: str | None,
+    toolkit: str | None,
+    floor: str | None,
+    stack: str,
+    card: str,
+    forward_compat: bool | None,
+    data_center: bool | None,
+) -> DriverAnswer | None:
+    """A driver against what an image was built with; None: nothing to say.
+
+    Args:
+        cuda: CUDA version of the image.
+        toolkit: the driver that ships with that CUDA toolkit; not a minimum.
+        floor: the oldest driver of the CUDA major line (minor-version compatibility).
+        forward_compat: the compatibility package is known to work on this host, or known not to.
+        data_center: the card is one that the package supports; decides where `forward_compat` does not.
+    """
+    have = parse_driver(driver)
+    if have is None:
+        return DriverAnswer(
+            "driver-unreadable", Severity.ERROR, f"`{driver[:60]}` is not a driver version",
+            "write it as nvidia-smi prints it, e.g. 580.159.04",
+        )  # fmt: skip
+    made_for, oldest = parse_driver(toolkit or ""), parse_driver(floor or "")
+    if toolkit is None and floor is None:
+        return DriverAnswer(
+            "unknown-driver-needs", Severity.WARN,
+            f"nothing is known about the driver that {stack} needs",
+            "use a Triton release of the catalog, or check the image's NVIDIA_REQUIRE_CUDA",
+        )  # fmt: skip
+    if (made_for and have >= made_for) or (made_for is None and oldest and have >= oldest):
+        return None
+    shipped = (
+        f" is older than {toolkit}, with which CUDA {cuda or 'of the image'} ships"
+        if made_for
+        else ""
+    )
+    gap = f"driver {driver}{shipped}"
+    if oldest is None:
+        return DriverAnswer(
+            "unknown-driver-needs", Severity.WARN, f"{gap}; the floor of its CUDA line is not known",
+            f"upgrade to {toolkit} or newer",
+        )  # fmt: skip
+    if have >= oldest:
+        return DriverAnswer(
+            "driver-minor-compat", Severity.INFO,
+            f"{gap}; it is at or above {floor}, so CUDA minor-version compatibility holds",
+            "nothing; upgrade the driver if a feature is reported missing",
+        )  # fmt: skip
+    below = f"{gap}{', and' if shipped else ' is'} below {floor}"
+    if forward_compat:
+        return DriverAnswer(
+            "driver-needs-compat-package", Severity.INFO,
+            f"{below}: it works through the CUDA forward-compatibility package only, which works on this host",
+            f"nothing; upgrade to {floor} or newer to be rid of it",
+        )  # fmt: skip
+    if forward_compat is None and data_center:
+        return DriverAnswer(
+            "driver-needs-compat-package", Severity.WARN,
+            f"{below}: it works only through the CUDA forward-compatibility package, which data-centre GPUs "
+            "support",
+            f"upgrade to {floor} or newer, or check that the image's compat package covers it",
+        )  # fmt: skip
+    return DriverAnswer(
+        "driver-too-old", Severity.ERROR,
+        f"{below}; {card} has no forward compatibility",
+        f"upgrade the driver to {floor} or newer"
+        + (f" ({toolkit} for every feature)" if made_for else "")
+        + ", or use a stack of an older CUDA line",
+    )  # fmt: skip
+
+
 def driver_for_stack(c: TargetContext) -> Iterator[Finding]:
-    key = c.key("driver")
+    key, source = c.key("driver"), "; ".join(c.stack.source)
     if c.target.driver is None:
         if c.stack.toolkit_driver:
             yield c.finding(
@@ -28,49 +117,24 @@ def driver_for_stack(c: TargetContext) -> Iterator[Finding]:
                 f"stack {c.stack.id} is built on CUDA {c.stack.cuda}: its toolkit ships driver "
                 f"{c.stack.toolkit_driver}, and {c.stack.min_driver} is the floor of the CUDA line",
                 "add `driver:` to the target to have it checked (nvidia-smi shows it)",
-                "; ".join(c.stack.source),
+                source,
             )
         return
-    driver = parse_driver(c.target.driver)
-    if driver is None:
+    answer = compare(
+        c.target.driver,
+        cuda=c.stack.cuda,
+        toolkit=c.stack.toolkit_driver,
+        floor=c.stack.min_driver,
+        stack=c.stack.id,
+        card=c.sku.id,
+        forward_compat=None,
+        data_center=c.sku.data_center,
+    )
+    if answer is not None:
+        unreadable = answer.code == "driver-unreadable"
         yield c.finding(
-            "driver-unreadable", Severity.ERROR, key,
-            f"`{c.target.driver}` is not a driver version",
-            "write it as nvidia-smi prints it, e.g. 580.159.04", "NVIDIA driver version form",
-        )  # fmt: skip
-        return
-    source = "; ".join(c.stack.source)
-    if c.stack.toolkit_driver is None or c.stack.min_driver is None:
-        yield c.finding(
-            "unknown-driver-needs", Severity.WARN, key,
-            f"nothing is known about the driver that {c.stack.id} needs",
-            "use a Triton release of the catalog, or check the image's NVIDIA_REQUIRE_CUDA", source,
-        )  # fmt: skip
-        return
-    toolkit, floor = parse_driver(c.stack.toolkit_driver), parse_driver(c.stack.min_driver)
-    if toolkit is None or floor is None or driver >= toolkit:
-        return
-    gap = f"driver {c.target.driver} is older than {c.stack.toolkit_driver}, with which CUDA {c.stack.cuda} ships"
-    if driver >= floor:
-        yield c.finding(
-            "driver-minor-compat", Severity.INFO, key,
-            f"{gap}; it is at or above {c.stack.min_driver}, so CUDA minor-version compatibility holds",
-            "nothing; upgrade the driver if a feature is reported missing", source,
-        )  # fmt: skip
-    elif c.sku.data_center:
-        yield c.finding(
-            "driver-needs-compat-package", Severity.WARN, key,
-            f"{gap}, and below {c.stack.min_driver}: it works only through the CUDA forward-compatibility "
-            "package, which data-centre GPUs support",
-            f"upgrade to {c.stack.min_driver} or newer, or check that the image's compat package covers it",
-            source,
-        )  # fmt: skip
-    else:
-        yield c.finding(
-            "driver-too-old", Severity.ERROR, key,
-            f"{gap}, and below {c.stack.min_driver}; {c.sku.id} has no forward compatibility",
-            f"upgrade the driver to {c.stack.min_driver} or newer, or use a stack of an older CUDA line",
-            source,
+            answer.code, answer.severity, key, answer.reason, answer.fix,
+            "NVIDIA driver version form" if unreadable else source,
         )  # fmt: skip
 
 

@@ -6,8 +6,35 @@ from collections.abc import Iterator
 
 from engineroom.catalog.load import in_range
 from engineroom.checks.base import TargetContext
-from engineroom.names import Severity, Support
+from engineroom.checks.codes import declare
+from engineroom.names import Severity, Support, Topic
 from engineroom.types import Finding
+
+_RELEASES = "triton-inference-server/server docs/introduction/compatibility.md"
+LANE = declare(
+    "lane-not-in-version", Topic.SPEC, Severity.ERROR,
+    says="the lane exists in the TensorRT-LLM version of the stack",
+    why="trtllm-build and the C++ backend end with the 1.2 line; the llmapi models came with 0.20",
+    source="NVIDIA/TensorRT-LLM PR #15918, #15907, #16369; triton_backend/all_models of the version",
+)  # fmt: skip
+VERSION = declare(
+    "unknown-trtllm-version", Topic.SPEC, Severity.WARN,
+    says="what the TensorRT-LLM version accepts is known",
+    why="without a contract nothing is written for it: flags, arguments and models differ by version",
+    source="NVIDIA/TensorRT-LLM release notes (arguments are added, renamed and removed in each release)",
+)  # fmt: skip
+DOUBTFUL = declare(
+    "doubtful-stack", Topic.SPEC, Severity.WARN,
+    says="the sources agree about what the release carries",
+    why="the container table is contradictory for some releases",
+    source=_RELEASES,
+)  # fmt: skip
+IMAGE = declare(
+    "stack-without-image", Topic.SPEC, Severity.WARN,
+    says="a container image is named",
+    why="nobody knows where to run the build or what to deploy",
+    source="Kubernetes documentation, Containers: Images (a container needs an image)",
+)  # fmt: skip
 
 
 def lane_exists(c: TargetContext) -> Iterator[Finding]:
@@ -16,25 +43,16 @@ def lane_exists(c: TargetContext) -> Iterator[Finding]:
     row = next(
         (r for r in c.catalog.lanes.lanes if r.lane == lane and in_range(version, r.versions)), None
     )
-    if c.contract is not None:
-        if c.lane_in_contract:
-            return
-        source = f"contract deploy/contracts/trtllm/{version}.json" + (
-            f"; {row.source}" if row else ""
-        )
-    elif row is None or row.support is not Support.NO:
-        return  # unknown_version below speaks
-    else:
-        source = row.source
-    yield c.finding(
-        "lane-not-in-version",
-        Severity.ERROR,
-        c.key("lane"),
+    gone = row is not None and row.support is Support.NO
+    if c.lane_in_contract or (c.contract is None and not gone):
+        return  # unknown_version speaks about a version without a contract
+    yield LANE.found(
+        c, "@.lane",
         f"the {lane} lane does not exist in TensorRT-LLM {version}"
-        + (f": {row.reason}" if row and row.support is Support.NO else ""),
-        row.fix if row and row.support is Support.NO else "choose another lane or stack",
-        source,
-    )
+        + (f": {row.reason}" if row is not None and gone else ""),
+        row.fix if row is not None and gone else "choose another lane or stack",
+        source=("; ".join(row.source) if row else None),
+    )  # fmt: skip
 
 
 def unknown_version(c: TargetContext) -> Iterator[Finding]:
@@ -42,41 +60,34 @@ def unknown_version(c: TargetContext) -> Iterator[Finding]:
     if c.contract is not None:
         return
     known = ", ".join(c.catalog.contract_versions)
-    yield c.finding(
-        "unknown-trtllm-version",
-        Severity.WARN,
-        c.key("stack"),
+    yield VERSION.found(
+        c, "@.stack",
         f"no contract of TensorRT-LLM {c.stack.tensorrt_llm} (stack {c.stack.id}): its build flags, "
-        f"LLM arguments and Triton models are unknown, so build and render will refuse",
-        f"use a stack with a known version ({known}), or add a contract file to a --catalog overlay",
-        "deploy/contracts/trtllm/ of the catalog",
-    )
+        "LLM arguments and Triton models are unknown, so build and render will refuse",
+        f"use a stack with a known version ({known}), or capture the contract inside the container with "
+        "`engineroom matrix capture` and pass it with --catalog",
+    )  # fmt: skip
 
 
 def doubtful_stack(c: TargetContext) -> Iterator[Finding]:
     """The container table itself is contradictory for some releases."""
     if c.stack.confidence == "low":
-        yield c.finding(
-            "doubtful-stack",
-            Severity.WARN,
-            c.key("stack"),
+        yield DOUBTFUL.found(
+            c, "@.stack",
             f"the sources disagree about what {c.stack.id} carries: {c.stack.note}",
             "use a neighbouring release, or read the version inside the image first",
-            "; ".join(c.stack.source),
-        )
+            source="; ".join(c.stack.source),
+        )  # fmt: skip
 
 
 def image_named(c: TargetContext) -> Iterator[Finding]:
     """Without an image nobody knows where to run the build plan or what to deploy."""
     if c.stack.image is None and c.spec.deploy.image is None:
-        yield c.finding(
-            "stack-without-image",
-            Severity.WARN,
-            c.key("stack"),
+        yield IMAGE.found(
+            c, "@.stack",
             f"stack {c.stack.id} names no container image: build plans and releases will lack one",
             "add `image:` to the stack, or set deploy.image",
-            "the spec",
-        )
+        )  # fmt: skip
 
 
 RULES = (lane_exists, unknown_version, doubtful_stack, image_named)

@@ -1,71 +1,54 @@
-"""Group and block sizes of 4-bit formats against layer widths, per rank."""
+"""A group size on a format without groups. Widths are rules over evidence."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from engineroom.checks.base import TargetContext
-from engineroom.names import Severity
-from engineroom.types import Finding, ModelShape
+from engineroom.checks.codes import declare
+from engineroom.names import Severity, Topic, WeightFormat
+from engineroom.types import Finding
 
-# Row-parallel layers are cut along their input, the others keep it whole.
-_ROW_PARALLEL = ("o_proj", "down_proj")
-_SOURCE = (
-    "NVIDIA/Model-Optimizer export: (in_features / tp) must be a multiple of the block; "
-    "NVIDIA/TensorRT-LLM issue #988: group 64 or 128"
-)
-
-
-def partial_groups(model: ModelShape, group: int, tp: int) -> list[str]:
-    """Layers whose input width per rank is no multiple of `group`, with the arithmetic."""
-    bad = []
-    for name, (_, width) in model.linear_shapes.items():
-        cut = tp if name in _ROW_PARALLEL else 1
-        if width % cut == 0 and (width // cut) % group:
-            shown = f"{width}/{cut} = {width // cut}" if cut > 1 else f"{width}"
-            bad.append(f"{name} has {shown} = {width / cut / group:g} x {group}")
-    return bad
+UNUSED = declare(
+    "group-size-unused", Topic.SPEC, Severity.ERROR,
+    says="group_size is set for formats that have groups",
+    why="it would be ignored, and the reader of the spec would believe it",
+    source="NVIDIA/Model-Optimizer modelopt_recipes (scales per tensor have no block size)",
+)  # fmt: skip
 
 
-def groups_fit(c: TargetContext) -> Iterator[Finding]:
+def group_size_used(c: TargetContext) -> Iterator[Finding]:
     p = c.spec.precision
     recipe = c.catalog.weight_recipes.get(p.recipe or str(p.weights))
-    if recipe is None:
-        return
-    if recipe.group_size is None:
-        if p.group_size is not None:
-            yield c.finding(
-                "group-size-unused", Severity.ERROR, "precision.group_size",
-                f"{p.weights} has no groups (scales: {recipe.weight_granularity})",
-                "remove precision.group_size", f"build/recipes/weights/{recipe.id}.yaml",
-            )  # fmt: skip
-        return
-    group = p.group_size or recipe.group_size.default
-    allowed = recipe.group_size.allowed
-    if group not in allowed:
-        yield c.finding(
-            "group-size-not-allowed", Severity.ERROR, "precision.group_size",
-            f"{p.weights} kernels exist for groups of {', '.join(map(str, allowed))} only, not {group}",
-            f"set precision.group_size: {recipe.group_size.default}", _SOURCE,
-        )  # fmt: skip
-        return
-    if c.model is None or c.model.has_experts:
-        return
-    bad = partial_groups(c.model, group, c.target.tensor_parallel)
-    if bad:
-        fitting = [
-            g for g in sorted(allowed, reverse=True)
-            if not partial_groups(c.model, g, c.target.tensor_parallel)
-        ]  # fmt: skip
-        fix = (
-            f"set precision.group_size: {fitting[0]}"
-            if fitting
-            else "use another tensor_parallel, or weights: fp8"
-        )
-        yield c.finding(
-            "group-size-partial", Severity.ERROR, "precision.group_size",
-            f"group {group} does not fit the layer widths: {'; '.join(bad)}", fix, _SOURCE,
+    if recipe is not None and recipe.group_size is None and p.group_size is not None:
+        yield UNUSED.found(
+            c, "precision.group_size",
+            f"{p.weights} has no groups (scales: {recipe.weight_granularity})",
+            "remove precision.group_size", source="; ".join(recipe.source),
         )  # fmt: skip
 
 
-RULES = (groups_fit,)
+def group_size_of_recipe(c: TargetContext) -> Iterator[Finding]:
+    """What the recipe takes; AWQ's group kernels are a rule over evidence."""
+    p = c.spec.precision
+    if p.weights in (WeightFormat.W4A16_AWQ, WeightFormat.W4A8_AWQ):
+        return
+    recipe = c.catalog.weight_recipes.get(p.recipe or str(p.weights))
+    groups = recipe.group_size if recipe else None
+    if recipe and groups and p.group_size is not None and p.group_size not in groups.allowed:
+        yield OF_RECIPE.found(
+            c, "precision.group_size",
+            f"{p.weights} is made in groups of {', '.join(map(str, groups.allowed))} only, not "
+            f"{p.group_size}",
+            f"set precision.group_size: {groups.default}", source="; ".join(recipe.source),
+        )  # fmt: skip
+
+
+OF_RECIPE = declare(
+    "group-size-not-allowed", Topic.SPEC, Severity.ERROR,
+    says="the group size is one that the format has kernels for",
+    why="other sizes quantize and build; the first GEMM finds no valid tactic",
+    source="NVIDIA/TensorRT-LLM issues #988, #1547; NVIDIA/Model-Optimizer modelopt_recipes",
+)  # fmt: skip
+
+RULES = (group_size_used, group_size_of_recipe)

@@ -16,8 +16,12 @@ from engineroom.cli import (
     build,
     check,
     deploy,
+    doctor,
+    explain_log,
     generate,
     init,
+    lint,
+    matrix,
     plan,
     quantize,
     render,
@@ -61,8 +65,24 @@ def _root(
     state.log_format = log_format
 
 
-for module in (init, schema, check, plan, quantize, build, render, serve, generate, deploy, up):
+for module in (
+    init,
+    schema,
+    check,
+    lint,
+    doctor,
+    plan,
+    quantize,
+    build,
+    render,
+    serve,
+    generate,
+    deploy,
+    up,
+):
     app.command(module.__name__.rsplit(".", 1)[1])(module.command)
+app.command("explain-log")(explain_log.command)
+app.add_typer(matrix.app, name="matrix")
 
 
 class _Signalled(BaseException):

@@ -21,9 +21,18 @@ class OutputFormat(StrEnum):
     JSON = "json"
 
 
+class FindingsFormat(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    SARIF = "sarif"
+
+
 class FailOn(StrEnum):
+    """`unknown` is the strictest: what no source answers counts too, whatever its severity."""
+
     ERROR = "error"
     WARN = "warn"
+    UNKNOWN = "unknown"
 
 
 @dataclass
@@ -52,6 +61,15 @@ OutDir = Annotated[
     Path | None, typer.Option("--out", help="Workspace (default: engineroom-out/<name>).")
 ]
 Format = Annotated[OutputFormat, typer.Option("--format", help="Output on stdout.")]
+FindingsOut = Annotated[FindingsFormat, typer.Option("--format", help="Output on stdout.")]
+FailFrom = Annotated[
+    FailOn,
+    typer.Option("--fail-on", help="Exit 1 from here on; unknown is strictest."),
+]
+Explain = Annotated[
+    str | None,
+    typer.Option("--explain", metavar="CODE", help="Say what a code means, why, and its source."),
+]
 TargetId = Annotated[
     str | None, typer.Option("--target", help="Only this target, by id (see `plan`).")
 ]

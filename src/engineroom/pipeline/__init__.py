@@ -10,6 +10,7 @@ from engineroom.pipeline.check import check
 from engineroom.pipeline.deploy import deploy
 from engineroom.pipeline.generate import generate
 from engineroom.pipeline.job import Job, Reporter, open_job
+from engineroom.pipeline.lint import LintReport, lint, lint_topics
 from engineroom.pipeline.plan import plan
 from engineroom.pipeline.quantize import quantize
 from engineroom.pipeline.render import render
@@ -18,11 +19,14 @@ from engineroom.pipeline.up import up
 
 __all__ = [
     "Job",
+    "LintReport",
     "Reporter",
     "build",
     "check",
     "deploy",
     "generate",
+    "lint",
+    "lint_topics",
     "open_job",
     "plan",
     "quantize",

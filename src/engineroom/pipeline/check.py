@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from engineroom.checks import TargetContext, check_target, order
+from collections.abc import Sequence
+from pathlib import Path
+
+from engineroom.catalog import Catalog
+from engineroom.checks import TargetContext, check_target, codes, order
+from engineroom.checks.evidence import judge
 from engineroom.errors import FindingsError, UsageError, Where
 from engineroom.names import Severity
+from engineroom.pipeline import target_evidence
 from engineroom.pipeline.job import Job
 from engineroom.runner import model_source, texts
 from engineroom.types import Finding
@@ -35,6 +41,8 @@ def check(job: Job) -> list[Finding]:
             model_source.tensor_shapes(job.local_model)  # damage is found before a model is loaded
         _tokenizer_folder(job)
         _calibration_file(job)
+    for evidence in target_evidence.contexts(job):
+        findings += judge(evidence)[0]
     return order(findings)
 
 
@@ -77,10 +85,26 @@ def require_no_errors(job: Job) -> list[Finding]:
     return findings
 
 
-def worst(findings: list[Finding], fail_on: str) -> bool:
-    """True when a finding is at or above `fail_on` (``error`` or ``warn``)."""
-    try:
-        limit = Severity(fail_on)
-    except ValueError:
-        raise UsageError(f"--fail-on {fail_on}: use error or warn") from None
-    return any(f.severity.rank <= limit.rank for f in findings)
+def worst(findings: Sequence[Finding], fail_on: str) -> bool:
+    """True when a finding fails the run.
+
+    Args:
+        fail_on: ``error``; ``warn`` (errors and warnings); ``unknown`` (these, and whatever no source
+            answers).
+    """
+    if fail_on not in ("error", "warn", "unknown"):
+        raise UsageError(f"--fail-on {fail_on}: use error, warn or unknown")
+    limit = Severity.ERROR if fail_on == "error" else Severity.WARN
+    return any(
+        f.severity.rank <= limit.rank or (fail_on == "unknown" and f.code.startswith("unknown-"))
+        for f in findings
+    )
+
+
+def explain(name: str, catalog: Path | None = None) -> dict[str, str]:
+    """What a finding code says, why, and where that was read.
+
+    Raises:
+        UsageError: no such code; the hint has the nearest.
+    """
+    return codes.explained(name, Catalog(catalog))

@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 
 from engineroom.catalog import Catalog
-from engineroom.checks.shapes import partial_groups
+from engineroom.checks.evidence.quant_shapes import partial
 from engineroom.errors import UsageError
 from engineroom.names import LaneName, Support, WeightFormat
+from engineroom.reading.files import HfConfig
 from engineroom.render.filters import json_yaml
 from engineroom.runner import model_source
 from engineroom.spec.model import Model
@@ -131,8 +132,20 @@ def _format_for(
         fitting = [
             g
             for g in sorted(recipe.group_size.allowed, reverse=True)
-            if shape is None or not partial_groups(shape, g, 1)
+            if shape is None or not partial(_widths(shape), g, 1)
         ]
         if fitting:
             return fmt, fitting[0]
     return WeightFormat.BF16, None
+
+
+def _widths(shape: ModelShape) -> HfConfig:
+    """The sizes that decide whether groups are whole."""
+    return HfConfig(
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
+        num_attention_heads=shape.num_attention_heads,
+        num_key_value_heads=shape.num_key_value_heads,
+        head_dim=shape.head_dim,
+        num_experts=1 if shape.has_experts else None,
+    )

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from engineroom.catalog import Catalog, Contract, KvRecipe, WeightRecipe
 from engineroom.catalog.load import in_range
-from engineroom.errors import FindingsError, SpecError, UsageError
+from engineroom.errors import FindingsError, SpecError, UsageError, Where
 from engineroom.lanes import LANES, Lane, LaneRequest
 from engineroom.runner import model_source
 from engineroom.spec import LoadedSpec, Target, load_spec
-from engineroom.types import GpuSku, ModelShape, StackRelease
+from engineroom.types import Finding, GpuSku, ModelShape, StackRelease
 
 
 class Reporter:
@@ -83,6 +83,12 @@ class Job:
             if error.where is not None and error.where.key and error.where.file is None:
                 error.where = self.loaded.where(error.where.key)
             raise
+
+    def place_of(self, finding: Finding) -> Where:
+        """File, line and key of a finding: in the file it names, else in the spec."""
+        if finding.file is not None:
+            return Where(finding.file, finding.line, finding.key)
+        return self.loaded.where(finding.key)
 
     @cached_property
     def targets(self) -> tuple[ResolvedTarget, ...]:

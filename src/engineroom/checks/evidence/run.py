@@ -1,0 +1,78 @@
+"""The list of topic modules. A new one is a module with ``RULES`` and an entry here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from engineroom.checks.evidence import (
+    build_flags,
+    calibration,
+    checkpoint_files,
+    checkpoint_size,
+    constraints,
+    engine_fit,
+    kubernetes,
+    kv_budget,
+    llm_args,
+    model_config,
+    parallel,
+    precision,
+    quant_metadata,
+    quant_shapes,
+    triton,
+    versions,
+)
+from engineroom.checks.evidence.context import Context, TopicRule
+from engineroom.names import Topic
+from engineroom.types import Figure, Finding
+
+MODULES: tuple[Any, ...] = (
+    precision,
+    quant_shapes,
+    quant_metadata,
+    checkpoint_files,
+    checkpoint_size,
+    calibration,
+    model_config,
+    parallel,
+    versions,
+    engine_fit,
+    kv_budget,
+    llm_args,
+    build_flags,
+    constraints,
+    triton,
+    kubernetes,
+)
+
+
+def evidence_rules() -> tuple[TopicRule, ...]:
+    """Every rule of every module, in order."""
+    return tuple(rule for module in MODULES for rule in module.RULES)
+
+
+def judge(context: Context, topics: Collection[Topic] = ()) -> tuple[list[Finding], dict[str, Any]]:
+    """All findings and figures of the rules of `topics` (empty: all); nothing is dropped.
+
+    Figures that are mappings (``fields``) are merged key by key.
+    """
+    findings: list[Finding] = []
+    figures: dict[str, Any] = {}
+    for item in evidence_rules():
+        if topics and not item.topics & set(topics):
+            continue
+        for answer in item.rule(context):
+            if isinstance(answer, Finding):
+                findings.append(answer)
+            else:
+                _merge(figures, answer)
+    return findings, figures
+
+
+def _merge(figures: dict[str, Any], figure: Figure) -> None:
+    known = figures.get(figure.name)
+    if isinstance(known, dict) and isinstance(figure.value, dict):
+        figures[figure.name] = {**known, **figure.value}
+    else:
+        figures[figure.name] = figure.value

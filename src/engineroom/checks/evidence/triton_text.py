@@ -1,0 +1,267 @@
+"""Text settings of the inflight_batcher_llm models: special tokens, end ids, and the echoed prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engineroom.checks.codes import declare
+from engineroom.checks.evidence import triton_repository as repo
+from engineroom.checks.evidence import triton_values
+from engineroom.checks.evidence.context import Answer, Context, about
+from engineroom.names import Severity, Topic
+from engineroom.reading.facts import Request
+from engineroom.types import Figure
+
+_PREPROCESSING = (
+    "NVIDIA/TensorRT-LLM triton_backend/all_models/inflight_batcher_llm/preprocessing/1/model.py "
+    "(1.3.0rc3; tensorrtllm_backend @ v0.5.0 to v0.19.0)"
+)
+DOUBLE_BOS = declare(
+    "special-tokens-twice", Topic.TOKENISATION, Severity.ERROR,
+    says="templated prompts are tokenised without special tokens",
+    why="the chat template has put BOS into the text; a second one shifts every answer a little",
+    source=f"{_PREPROCESSING}; transformers maintainer in llama-cpp-python#1439; triton-inference-server/server#7665",
+)  # fmt: skip
+NO_BOS = declare(
+    "special-tokens-left-out", Topic.TOKENISATION, Severity.WARN,
+    says="raw prompts of a model with BOS are tokenised with special tokens",
+    why="the model never saw text without BOS; answers get worse, and nothing fails",
+    source=_PREPROCESSING,
+)  # fmt: skip
+END_ID = declare(
+    "end-id-not-end-of-turn", Topic.TOKENISATION, Severity.ERROR,
+    says="generation ends at the token that ends a turn",
+    why="preprocessing sends the tokenizer's eos token as the only end id and never reads "
+    "generation_config.json: a chat model runs on to max_tokens",
+    source=f"{_PREPROCESSING}, tokenizer_end_id; vllm-project/vllm#4180 (the two ids of Llama 3)",
+)  # fmt: skip
+ECHO = declare(
+    "prompt-in-answer", Topic.OUTPUT_SHAPE, Severity.WARN,
+    says="chat answers come without the prompt",
+    why="the default puts the prompt, with its template, in front of the completion",
+    source="triton-inference-server/tensorrtllm_backend docs/model_config.md @ v0.19.0 "
+    "(exclude_input_in_output); NVIDIA/TensorRT-LLM#467; triton-inference-server/server#7665",
+)  # fmt: skip
+LOG_PROBS_UNKNOWN = declare(
+    "log-probs-not-in-llmapi", Topic.OUTPUT_SHAPE, Severity.ERROR,
+    says="requests to the llmapi model send inputs that it has",
+    why="Triton refuses a request with an input that the model's configuration does not list",
+    source="NVIDIA/TensorRT-LLM triton_backend/all_models/llmapi/tensorrt_llm/config.pbtxt @ c8c6df08",
+)  # fmt: skip
+LOG_PROBS_OFF = declare(
+    "log-probs-not-asked-for", Topic.OUTPUT_SHAPE, Severity.WARN,
+    says="log probabilities are asked for in the request",
+    why="the outputs are listed by the model all the same; they come back as zeros, or not at all",
+    source="triton-inference-server/tensorrtllm_backend#276, #291; "
+    "inflight_batcher_llm/src/model_instance_state.cc @ v0.12.0 (zeros), v0.16.0 (absent)",
+)  # fmt: skip
+
+# Tokens that end a turn, as chat templates write them.
+_TURN_ENDS = (
+    "<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|eot|>", "<turn|>", "<|endofturn|>",
+    "<|end_of_turn|>", "<|return|>", "<|eom_id|>", "<|user|>",
+)  # fmt: skip
+
+
+def _requests(c: Context) -> tuple[Request, ...]:
+    return c.evidence.requests or ()
+
+
+def _templated(c: Context) -> set[bool]:
+    """What is known of the prompts; empty where nobody says."""
+    return {r.text_is_templated for r in _requests(c) if r.text_is_templated is not None}
+
+
+@about(Topic.TOKENISATION)
+def special_tokens(c: Context) -> Iterator[Answer]:
+    tokenizer, kinds = c.evidence.tokenizer, _templated(c)
+    adds = tokenizer.adds_bos if tokenizer else None
+    for model in repo.models(c):
+        if model.role != repo.PREPROCESSING:
+            continue
+        row = repo.rows(c, model)["add_special_tokens"]
+        scalar = model.config.parameters.get("add_special_tokens")
+        outcome = triton_values.judge(row, scalar, c.trtllm) if scalar else None
+        left = scalar is None or bool(scalar.placeholders) or scalar.text == ""
+        # From 0.11 on, what cannot be read is true; only older models take it for false.
+        effective = outcome.effective if outcome and not left else row.defaults(c.trtllm)[-1]
+        right = None
+        if adds and len(kinds) == 1:
+            right = not kinds.copy().pop()
+        severity: Severity | None = None
+        if adds and effective is True and True in kinds:
+            severity = Severity.WARN if left or False in kinds else Severity.ERROR
+            written = "is not set" if scalar is None else f"is `{scalar.shown}`"
+            yield DOUBLE_BOS.found(
+                c, model.parameter_key("add_special_tokens"),
+                f"add_special_tokens {written}, so it is {triton_values.show(effective)}, and the prompts are "
+                "templated: BOS comes twice",
+                "set add_special_tokens to false for templated text; to true only for raw text",
+                severity=severity, line=model.line("add_special_tokens"),
+            )  # fmt: skip
+        elif adds and effective is False and kinds == {False}:
+            severity = Severity.WARN
+            yield NO_BOS.found(
+                c, model.parameter_key("add_special_tokens"),
+                "add_special_tokens is false, and the prompts are raw text: they start without BOS",
+                "set add_special_tokens to true for raw text", line=model.line("add_special_tokens"),
+            )  # fmt: skip
+        elif outcome is not None and outcome.severity is Severity.ERROR:
+            severity = Severity.ERROR
+            yield DOUBLE_BOS.found(
+                c, model.parameter_key("add_special_tokens"), f"add_special_tokens: {outcome.reason}",
+                f"write {triton_values.show(right if right is not None else outcome.right)}",
+                line=model.line("add_special_tokens"),
+            )  # fmt: skip
+        if scalar is not None or severity is not None:
+            yield repo.field_figure(
+                "parameters.add_special_tokens", severity, file=model.config.path,
+                line=model.line("add_special_tokens"), effective=effective, right=right,
+                placeholder=repo.first_placeholder(scalar) if scalar else None,
+                server="changes" if severity else "reads",
+            )  # fmt: skip
+
+
+def _is_engine_family(c: Context) -> bool:
+    family = c.evidence.triton_family
+    if family is not None:
+        return family == "inflight_batcher_llm"
+    return c.lane != "llmapi" and c.evidence.model_yaml is None
+
+
+@about(Topic.TOKENISATION)
+def end_id(c: Context) -> Iterator[Answer]:
+    config, tokenizer = c.evidence.tokenizer_config, c.evidence.tokenizer
+    ids = (tokenizer.token_ids if tokenizer else None) or {}
+    eos = config.eos_token if config else None
+    used = ids.get(eos) if eos else None
+    if used is None or not _is_engine_family(c):
+        return
+    ends = list(
+        (c.evidence.generation_config.eos_token_id if c.evidence.generation_config else None) or ()
+    )
+    right = _turn_end(eos or "", used, ends, ids)
+    yield Figure("end_id", used)
+    yield Figure("end_id_right", right)
+    texts = {token for token, number in ids.items() if number == right}
+    # Templated text or none stated: a chat model's turns end with the turn's own token.
+    chats = [r for r in _requests(c) if r.text_is_templated is not False] if _requests(c) else []
+    unended = [r for r in chats if not _ends(r, right, texts)]
+    if right != used and (unended or not _requests(c)):
+        yield END_ID.found(
+            c, "tokenizer_config.eos_token",
+            f"the end id sent is {used} ({eos}), and turns end with {right}"
+            + (f" ({', '.join(sorted(texts)[:2])})" if texts else "")
+            + "; generation_config.json is not read",
+            f"send end_id {right}, add its text as a stop word, or set eos_token to it in the packaged "
+            "tokenizer_config.json",
+            severity=None if unended else Severity.WARN,
+        )  # fmt: skip
+
+
+def _turn_end(eos: str, used: int, ends: list[int], ids: dict[str, int]) -> int:
+    """The id that ends a turn: by its text, else the one that only generation_config.json has."""
+    if eos in _TURN_ENDS or (ends and ends == [used]):
+        return used
+    for token in _TURN_ENDS:
+        if token in ids and (not ends or ids[token] in ends):
+            return ids[token]
+    others = [number for number in ends if number != used]
+    return others[-1] if others else used
+
+
+def _ends(request: Request, right: int, texts: set[str]) -> bool:
+    """Whether the request itself ends generation at that id."""
+    if request.end_id == right or texts & set(request.stop_words or ()):
+        return True
+    return any((right,) == tuple(word) for row in request.stop_words_ids or () for word in row)
+
+
+@about(Topic.TOKENISATION)
+def stop_words_tensor(c: Context) -> Iterator[Answer]:
+    """[batch, 2, n]: ids of all words in a row, and where each word ends; padded with 0 and -1."""
+    tokenizer = c.evidence.tokenizer
+    known = dict((tokenizer.encodes if tokenizer else None) or {})
+    known.update({t: (i,) for t, i in ((tokenizer.token_ids if tokenizer else None) or {}).items()
+                  if t not in known})  # fmt: skip
+    for request in _requests(c):
+        rows = request.stop_words_ids
+        if rows is None and request.stop_words and all(w in known for w in request.stop_words):
+            rows = (tuple(known[word] for word in request.stop_words),)
+        if rows:
+            yield Figure("stop_words_tensor", word_list(rows))
+            return
+
+
+def word_list(rows: tuple[tuple[tuple[int, ...], ...], ...]) -> list[list[list[int]]]:
+    """The tensor of `to_word_list_format` in preprocessing/1/model.py."""
+    flat = [[number for word in row for number in word] for row in rows]
+    ends = []
+    for row in rows:
+        at, offsets = 0, []
+        for word in row:
+            at += len(word)
+            offsets.append(at)
+        ends.append(offsets)
+    width = max(1, *(len(ids) for ids in flat))
+    return [
+        [ids + [0] * (width - len(ids)), offsets + [-1] * (width - len(offsets))]
+        for ids, offsets in zip(flat, ends)
+    ]
+
+
+# ---- what the answer contains
+@about(Topic.OUTPUT_SHAPE)
+def echoed_prompt(c: Context) -> Iterator[Answer]:
+    """A stream never repeats the prompt; only whole answers do."""
+    kinds = {
+        r.text_is_templated
+        for r in _requests(c)
+        if r.text_is_templated is not None and not r.stream
+    }
+    for model in repo.engines(c):
+        row = repo.rows(c, model).get("exclude_input_in_output")
+        scalar = model.config.parameters.get("exclude_input_in_output")
+        if row is None:
+            continue
+        outcome = triton_values.judge(row, scalar, c.trtllm) if scalar else None
+        effective = outcome.effective if outcome else row.defaults(c.trtllm)[0]
+        lost = outcome is not None and outcome.severity is Severity.ERROR
+        right = True if True in kinds else None
+        severity = None
+        if right and effective is not True:
+            severity = Severity.ERROR if lost else Severity.WARN
+            written = "is not set" if scalar is None else f"is `{scalar.shown}`"
+            yield ECHO.found(
+                c, model.parameter_key("exclude_input_in_output"),
+                f"exclude_input_in_output {written}, so it is {triton_values.show(effective)}: answers begin "
+                "with the templated prompt",
+                "set exclude_input_in_output to true, or send it with each request where the model has "
+                "that input", severity=severity, line=model.line("exclude_input_in_output"),
+            )  # fmt: skip
+        if scalar is not None or severity is not None:
+            yield repo.field_figure(
+                "parameters.exclude_input_in_output", severity, file=model.config.path,
+                line=model.line("exclude_input_in_output"), effective=effective, right=right,
+                placeholder=repo.first_placeholder(scalar) if scalar else None,
+                server="changes" if severity else "reads",
+            )  # fmt: skip
+
+
+@about(Topic.OUTPUT_SHAPE)
+def log_probs(c: Context) -> Iterator[Answer]:
+    for at, request in enumerate(_requests(c)):
+        key = f"requests[{at}].return_log_probs"
+        if c.evidence.triton_family == "llmapi" and request.return_log_probs:
+            yield LOG_PROBS_UNKNOWN.found(
+                c, key, "the llmapi model has no input return_log_probs",
+                "send return_cumulative_logprob, or use the inflight_batcher_llm models",
+            )  # fmt: skip
+        if c.evidence.triton_family == "inflight_batcher_llm" and request.return_log_probs is False:
+            yield LOG_PROBS_OFF.found(
+                c, key, "return_log_probs is false: cum_log_probs and output_log_probs hold zeros or are "
+                "left out", "send return_log_probs true when they are wanted",
+            )  # fmt: skip
+
+
+RULES = (special_tokens, end_id, stop_words_tensor, echoed_prompt, log_probs)

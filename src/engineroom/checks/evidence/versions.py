@@ -1,0 +1,152 @@
+"""Packages against each other, and models against the release that first reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion, Version
+
+from engineroom.catalog.load import in_range
+from engineroom.checks.codes import declare
+from engineroom.checks.evidence.context import Answer, Context, about
+from engineroom.names import Severity, Topic
+from engineroom.types import Figure
+
+TRANSFORMERS = declare(
+    "transformers-outside-modelopt-range", Topic.VERSIONS, Severity.ERROR,
+    says="transformers is within the range that this ModelOpt is made for",
+    why="the traceback of another version blames the model class",
+    source="NVIDIA/Model-Optimizer PR #1800; package metadata of nvidia-modelopt (extra hf)",
+)  # fmt: skip
+RUNTIME = declare(
+    "transformers-differs-from-runtime", Topic.VERSIONS, Severity.WARN,
+    says="transformers is the version that the TensorRT-LLM release pins",
+    why="tokenizers and configs are read by it; other versions are not tested with that release",
+    source="NVIDIA/TensorRT-LLM requirements.txt of the release",
+)  # fmt: skip
+ROPE_SCALING = declare(
+    "llama3-rope-before-0-12", Topic.VERSIONS, Severity.ERROR,
+    says="Llama 3.1 rope scaling needs TensorRT-LLM 0.12 or newer",
+    why="older ones stop with a KeyError that invites a hand edit, which changes the rotary frequencies",
+    source="NVIDIA/TensorRT-LLM issue #2052; release notes 0.12 (LLaMA 3.1)",
+)  # fmt: skip
+ROPE_PARAMETERS = declare(
+    "rope-parameters-unread", Topic.VERSIONS, Severity.ERROR,
+    says="config.json has the rope keys that the runtime's transformers reads",
+    why="transformers 5 writes rope_parameters only; version 4 ignores it and uses default frequencies",
+    source="huggingface/transformers MIGRATION_GUIDE_V5.md (rope_parameters)",
+)  # fmt: skip
+NUMPY = declare(
+    "numpy-too-new-for-pytriton", Topic.VERSIONS, Severity.ERROR,
+    says="nvidia-pytriton runs with numpy 1",
+    why="its package demands it; numpy 2 breaks at import",
+    source="package metadata of nvidia-pytriton (Requires-Dist: numpy)",
+)  # fmt: skip
+
+
+def _version(text: str | None) -> Version | None:
+    try:
+        return Version(text) if text else None
+    except InvalidVersion:
+        return None
+
+
+def _package(c: Context, *names: str) -> str | None:
+    """Version of the first of `names` that is installed; case, dots and underscores do not count."""
+    packages = {
+        key.lower().replace("_", "-").replace(".", "-"): value
+        for key, value in (c.evidence.packages or {}).items()
+    }
+    return next((packages[name] for name in names if name in packages), None)
+
+
+@about(Topic.VERSIONS)
+def modelopt_transformers(c: Context) -> Iterator[Answer]:
+    modelopt, installed = _package(c, "nvidia-modelopt", "modelopt"), _package(c, "transformers")
+    if _version(modelopt) is None or modelopt is None:
+        return
+    row = next((r for r in c.catalog.writers.modelopt if in_range(modelopt, r.modelopt)), None)
+    if row is None:
+        return
+    yield Figure("version_range", {"transformers": row.transformers})
+    if installed is None or _version(installed) is None or in_range(installed, row.transformers):
+        return
+    yield TRANSFORMERS.found(
+        c, "packages.transformers",
+        f"nvidia-modelopt {modelopt} is made for transformers {row.transformers}, and {installed} is installed",
+        f"pip install 'transformers{row.transformers}' (nvidia-modelopt[hf] asks for it)",
+        source="; ".join(row.source),
+    )  # fmt: skip
+
+
+@about(Topic.VERSIONS)
+def runtime_transformers(c: Context) -> Iterator[Answer]:
+    runtime, installed = _package(c, "tensorrt-llm"), _package(c, "transformers")
+    have = _version(installed)
+    if runtime is None or _version(runtime) is None or have is None:
+        return
+    row = next((r for r in c.catalog.writers.runtimes if in_range(runtime, r.tensorrt_llm)), None)
+    if row is None or row.transformers is None:
+        return
+    pin = row.transformers
+    try:
+        wanted = Requirement(f"transformers{pin if pin[:1] in '<>=~!' else '==' + pin}").specifier
+    except InvalidRequirement:
+        return
+    if not wanted.contains(have, prereleases=True):
+        yield RUNTIME.found(
+            c, "packages.transformers",
+            f"TensorRT-LLM {runtime} pins transformers {pin}, and {installed} is installed",
+            f"pip install 'transformers{wanted}'", source="; ".join(row.source),
+        )  # fmt: skip
+
+
+@about(Topic.VERSIONS)
+def pytriton_numpy(c: Context) -> Iterator[Answer]:
+    numpy = _version(_package(c, "numpy"))
+    if _package(c, "nvidia-pytriton") and numpy and numpy >= Version("2"):
+        yield NUMPY.found(
+            c, "packages.numpy", f"nvidia-pytriton with numpy {numpy}", "pip install 'numpy<2'"
+        )
+
+
+@about(Topic.VERSIONS, Topic.MODEL_CONFIG)
+def rope_scaling(c: Context) -> Iterator[Answer]:
+    hf = c.evidence.hf_config
+    scaling = hf.rope_scaling if hf else None
+    if scaling is None or c.trtllm is None:
+        return
+    if (scaling.rope_type or scaling.type) == "llama3" and Version(c.trtllm) < Version("0.12"):
+        yield ROPE_SCALING.found(
+            c, "hf_config.rope_scaling",
+            f"rope_scaling of type llama3, and TensorRT-LLM {c.trtllm} reads only the older forms: it is "
+            "supported from 0.12 on",
+            "use TensorRT-LLM 0.12 or newer; do not edit rope_scaling to get past the error",
+        )  # fmt: skip
+
+
+@about(Topic.VERSIONS, Topic.MODEL_CONFIG)
+def rope_parameters(c: Context) -> Iterator[Answer]:
+    hf = c.evidence.hf_config
+    if (
+        hf is None
+        or not hf.rope_parameters
+        or hf.rope_theta is not None
+        or hf.rope_scaling is not None
+    ):
+        return
+    if c.trtllm is None:
+        return
+    row = next((r for r in c.catalog.writers.runtimes if in_range(c.trtllm, r.tensorrt_llm)), None)
+    pin = _version((row.transformers or "").lstrip("=~<>! ").split(",")[0]) if row else None
+    if row is not None and pin is not None and pin < Version("5"):
+        yield ROPE_PARAMETERS.found(
+            c, "hf_config.rope_parameters",
+            f"config.json has only rope_parameters, and TensorRT-LLM {c.trtllm} reads it with transformers "
+            f"{pin}, which ignores the key",
+            "write rope_theta (and rope_scaling where there is one) beside rope_parameters",
+        )  # fmt: skip
+
+
+RULES = (modelopt_transformers, runtime_transformers, pytriton_numpy, rope_scaling, rope_parameters)

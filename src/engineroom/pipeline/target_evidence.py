@@ -1,0 +1,111 @@
+"""A spec's targets as evidence, so that the rules of `lint` judge specs as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from engineroom.checks.evidence import Context
+from engineroom.errors import UsageError, Where
+from engineroom.pipeline.job import Job, ResolvedTarget
+from engineroom.reading import Evidence
+from engineroom.runner import evidence_files
+
+_SPEC_KEYS = {
+    "spec.weights": "precision.weights",
+    "spec.kv_cache": "precision.kv_cache",
+    "spec.group_size": "precision.group_size",
+    "spec.kv_cache_free_gpu_mem_fraction": "serving.kv_cache_free_gpu_mem_fraction",
+}
+_TARGET_KEYS = ("lane", "tensor_parallel", "pipeline_parallel")
+# What a model folder says about the model itself; the rest of it is no question of the spec.
+_MODEL_PARTS = ("hf_config", "quant_config", "tensors", "checkpoint_files", "weight_index")
+
+
+def model_parts(job: Job) -> evidence_files.Found:
+    """Evidence in the model's own folder; empty when the model is not on this machine."""
+    if job.local_model is None:
+        return evidence_files.Found()
+    found = evidence_files.model_folder(job.local_model)
+    keep = {part: found.parts[part] for part in _MODEL_PARTS if part in found.parts}
+    config = keep.get("hf_config")
+    if isinstance(config, dict) and isinstance(config.get("rope_parameters"), dict):
+        # `quantize` writes both spellings, so what the runtime will read is not the source's own.
+        theta = config["rope_parameters"].get("rope_theta")
+        keep["hf_config"] = {"rope_theta": theta, **config}
+    return evidence_files.Found(keep, {p: f for p, f in found.files.items() if p in keep})
+
+
+def contexts(job: Job) -> Iterator[Context]:
+    """One context a target, and one for each checkpoint and engine of it that was made before."""
+    with job.located():
+        model = model_parts(job)
+    for item in job.targets:
+        parts = _target_parts(job, item)
+        yield _context(job, item, {**model.parts, **parts}, model.files)
+        for folder, names in _made(job, item):
+            with job.located():
+                found = evidence_files.collect([folder])
+            own = {name: found.parts[name] for name in names if name in found.parts}
+            yield _context(job, item, {**parts, **own}, found.files)
+
+
+def _made(job: Job, item: ResolvedTarget) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """Folders in the workspace: engines of this target, by the layout of `build`."""
+    target = item.target
+    base = job.out.joinpath(
+        "build", str(target.lane), item.stack.tensorrt_llm, item.sku.id,
+        f"{target.tensor_parallel}x{target.pipeline_parallel}",
+    )  # fmt: skip
+    for path in sorted(base.glob("*/engine/config.json")):
+        yield path.parent, ("engine_config",)
+
+
+def _target_parts(job: Job, item: ResolvedTarget) -> dict[str, Any]:
+    precision, target, stack = job.loaded.spec.precision, item.target, item.stack
+    recipe = job.catalog.weight_recipes.get(precision.recipe or str(precision.weights))
+    groups = recipe.group_size if recipe else None
+    group = precision.group_size if groups else None
+    wish = {
+        "weights": precision.weights,
+        "kv_cache": precision.kv_cache,
+        "group_size": group or (groups.default if groups else None),
+        "lane": target.lane,
+        "tensor_parallel": target.tensor_parallel,
+        "pipeline_parallel": target.pipeline_parallel,
+        "kv_cache_free_gpu_mem_fraction": job.loaded.spec.serving.kv_cache_free_gpu_mem_fraction,
+    }
+    return {
+        "spec": wish,
+        "gpu": {
+            "product": item.sku.node_label,
+            "compute_capability": item.sku.compute_capability,
+            "memory_mib": item.sku.memory_mib,
+        },
+        "stack": {
+            "image": stack.image,
+            "tensorrt_llm_version": stack.tensorrt_llm,
+            "tensorrt_version": stack.tensorrt,
+            "cuda_version": stack.cuda,
+        },
+    }
+
+
+def _context(
+    job: Job, item: ResolvedTarget, parts: dict[str, Any], files: Mapping[str, str]
+) -> Context:
+    keys = {**_SPEC_KEYS} | {f"spec.{k}": f"targets[{item.index}].{k}" for k in _TARGET_KEYS}
+    keys |= {"gpu": f"targets[{item.index}].sku", "stack": f"targets[{item.index}].stack"}
+    try:
+        evidence = Evidence.model_validate(parts)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        part = str(first["loc"][0])
+        raise UsageError(
+            str(first["msg"]),
+            where=Where(files.get(part), key=".".join(map(str, first["loc"][1:]))[:300] or part),
+            hint="is this the file that the model came with?",
+        ) from None
+    return Context(evidence, job.catalog, files, keys, item.target.id)

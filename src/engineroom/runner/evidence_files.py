@@ -1,0 +1,288 @@
+"""From paths to evidence: recognises what each file is, by name and by content.
+
+Nothing is imported or executed; sizes, counts and depths are bounded.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from engineroom.errors import UsageError, Where
+from engineroom.reading import commands
+from engineroom.runner import tensor_files
+from engineroom.spec import yaml_lines
+
+MAX_BYTES = 20_000_000
+MAX_FILES = 20_000
+_SKIP = {".git", "__pycache__", ".venv", "node_modules"}
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+_BY_NAME = {
+    "generation_config.json": "generation_config",
+    "tokenizer_config.json": "tokenizer_config",
+    "hf_quant_config.json": "quant_config",
+    "adapter_config.json": "adapter_config",
+    ".helmignore": "helmignore",
+    "values.yaml": "helm_values",
+}
+_LLM_ARGS = (
+    "model.yaml",
+    "llm_args.yaml",
+    "extra_llm_api_options.yaml",
+    "extra-llm-api-config.yml",
+)
+_HEAD = 200
+
+
+@dataclass
+class Found:
+    """Raw parts, and the file each came from as the user named it."""
+
+    parts: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+
+    def put(self, part: str, value: Any, path: Path) -> None:
+        """A part may come from one file only: which of two would be judged is no guess of ours."""
+        if part in self.parts:
+            raise UsageError(
+                f"a second `{part}`: {self.files.get(part)} is one already",
+                where=Where(path.as_posix()),
+                hint="lint one model, engine or repository at a time",
+            )
+        self.parts[part], self.files[part] = value, path.as_posix()
+
+    def add(self, part: str, value: Any, path: Path) -> None:
+        items = self.parts.setdefault(part, [])
+        self.files[f"{part}[{len(items)}]"] = path.as_posix()
+        items.append(value)
+
+
+def collect(paths: Sequence[Path]) -> Found:
+    """Evidence in files and folders.
+
+    Raises:
+        UsageError: a path that is not there, a file too large or not of its kind, or a path in
+            which nothing was recognised.
+    """
+    found = Found()
+    for path in paths:
+        before = len(found.files)
+        if path.is_dir():
+            for file in _walk(path):
+                _read(found, file, path)
+            _listing(found, path)
+        elif path.is_file():
+            if not _read(found, path, path.parent):
+                _by_content(found, path)
+        else:
+            raise UsageError(
+                "neither a file nor a folder", where=Where(path.as_posix()), hint="check the path"
+            )
+        if len(found.files) == before and "checkpoint_files" not in found.parts:
+            raise UsageError(
+                "nothing here that lint knows",
+                where=Where(path.as_posix()),
+                hint="name a model repository, an engine or checkpoint folder, LLM arguments, a "
+                "script with trtllm-build, Helm values, or a facts file with --facts",
+            )
+    return found
+
+
+def model_folder(folder: Path) -> Found:
+    """Evidence of a Hugging Face checkpoint: the files of the folder itself, not of folders below.
+
+    Raises:
+        UsageError: as :func:`collect`.
+    """
+    found = Found()
+    for file in sorted(path for path in folder.iterdir() if path.is_file()):
+        _read(found, file, folder)
+    _listing(found, folder)
+    return found
+
+
+def _is_checkpoint(folder: Path) -> bool:
+    """A model folder: what lies in folders below it (`original/`, `onnx/`) is another format's."""
+    return (folder / "config.json").is_file() and any(
+        path.suffix in _WEIGHTS for path in folder.iterdir()
+    )
+
+
+def _walk(root: Path) -> Iterator[Path]:
+    """Regular files below `root`, sorted; linked folders are not entered."""
+    count = 0
+    if _is_checkpoint(root):
+        yield from sorted(path for path in root.iterdir() if path.is_file())
+        return
+    stack = [root]
+    while stack:
+        folder = stack.pop()
+        for path in sorted(folder.iterdir(), reverse=True):
+            count += 1
+            if count > MAX_FILES:
+                raise UsageError(
+                    f"more than {MAX_FILES} files", where=Where(root.as_posix()),
+                    hint="name the folder of one model repository, engine or checkpoint",
+                )  # fmt: skip
+            if path.is_symlink():
+                if path.is_file():
+                    yield path
+            elif path.is_dir():
+                if path.name not in _SKIP:
+                    stack.append(path)
+            elif path.is_file():
+                yield path
+
+
+def _read(found: Found, path: Path, root: Path) -> bool:
+    """Take a file up by its name; False when its name says nothing."""
+    name, relative = path.name, path.relative_to(root).as_posix()
+    if name == "config.pbtxt":
+        model = path.parent.name
+        found.add("triton_configs", {"path": f"{model}/{name}", "text": read_text(path)}, path)
+    elif name == "config.json":
+        _config_json(found, path)
+    elif name in _BY_NAME:
+        part = _BY_NAME[name]
+        text = read_text(path)
+        found.put(part, text if part.startswith("helm") else read_json(path, text), path)
+    elif name.endswith(".safetensors.index.json"):
+        found.put("weight_index", read_json(path), path)
+    elif name in _LLM_ARGS:
+        found.put("model_yaml", read_yaml(path), path)
+    elif name.endswith(".safetensors"):
+        found.parts.setdefault("tensors", []).extend(tensor_files.listing(path))
+        found.files.setdefault("tensors", path.as_posix())
+    elif name.endswith(".sh") and (argv := commands.build_command(read_text(path))):
+        found.put("build_argv", argv, path)
+    elif "templates/" in relative and name.endswith((".yaml", ".tpl", ".yml")):
+        found.add("_helm_templates", {"path": relative, "text": read_text(path)}, path)
+    else:
+        return False
+    return True
+
+
+def _config_json(found: Found, path: Path) -> None:
+    """Three tools write a `config.json`: only its keys tell which."""
+    data = read_json(path)
+    if not isinstance(data, dict):
+        raise UsageError("config.json is not an object", where=Where(path.as_posix()))
+    if "pretrained_config" in data or "build_config" in data or set(data) == {"version"}:
+        part = "engine_config"
+    elif "mapping" in data or ("architecture" in data and "architectures" not in data):
+        part = "checkpoint_config"
+    else:
+        part = "hf_config"
+    found.put(part, data, path)
+
+
+def _by_content(found: Found, path: Path) -> None:
+    """A file whose name says nothing: a log, a build script, a YAML of LLM arguments or labels."""
+    text = read_text(path)
+    if path.suffix in (".yaml", ".yml"):
+        data = read_yaml(path, text)
+        kind = commands.yaml_kind(data)
+        if kind == "node":
+            found.put("node", commands.node_facts(data), path)
+        elif kind == "helm_values":
+            found.put("helm_values", text, path)
+        elif kind == "model_yaml":
+            found.put("model_yaml", data, path)
+    elif path.suffix == ".json":
+        data = read_json(path, text)
+        kind = commands.json_kind(data)
+        if kind:
+            found.put(kind, commands.node_facts(data) if kind == "node" else data, path)
+    elif path.suffix == ".log":
+        found.put("log", text, path)
+    else:
+        argv = commands.build_command(text)
+        if argv:
+            found.put("build_argv", argv, path)
+
+
+def _listing(found: Found, root: Path) -> None:
+    """A folder with weights is a checkpoint: names, sizes and the first bytes of its files."""
+    entries = []
+    for path in sorted(p for p in root.iterdir() if p.is_file()):
+        entry: dict[str, Any] = {"path": path.name, "size_bytes": path.stat().st_size}
+        if entry["size_bytes"] < 1_000_000 or path.suffix in _WEIGHTS:
+            with path.open("rb") as file:
+                entry["head"] = file.read(_HEAD).decode("utf-8", "replace")
+        entries.append(entry)
+    if any(Path(entry["path"]).suffix in _WEIGHTS for entry in entries):
+        found.put("checkpoint_files", entries, root)
+        sizes = [e["size_bytes"] for e in entries if e["path"].endswith(".safetensors")]
+        if sizes and "tensors" in found.parts:
+            found.put("checkpoint_bytes", sum(sizes), root)
+
+
+def read_text(path: Path) -> str:
+    """A UTF-8 file of at most 20 MB.
+
+    Raises:
+        UsageError: larger, or not text.
+    """
+    place = Where(path.as_posix())
+    if path.stat().st_size > MAX_BYTES:
+        raise UsageError(
+            f"larger than {MAX_BYTES} bytes", where=place, hint="is this the right file?"
+        )
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"not UTF-8 (byte {error.start})", where=place, hint="save it as UTF-8"
+        ) from None
+
+
+def read_json(path: Path, text: str | None = None) -> Any:
+    """A JSON file of another tool.
+
+    Raises:
+        UsageError: no JSON; a Git LFS pointer is named as such.
+    """
+    text = read_text(path) if text is None else text
+    place = Where(path.as_posix())
+    if text.startswith("version https://git-lfs"):
+        raise UsageError("a Git LFS pointer, not the file", where=place, hint="run `git lfs pull`")
+    try:
+        return json.loads(text, parse_constant=lambda name: name)
+    except RecursionError:
+        raise UsageError("nested too deeply", where=place, hint="is this the right file?") from None
+    except ValueError as error:
+        line = getattr(error, "lineno", None)
+        raise UsageError(
+            f"not JSON: {getattr(error, 'msg', error)}", where=Where(path.as_posix(), line),
+            hint="write it again with the tool that made it",
+        ) from None  # fmt: skip
+
+
+def read_yaml(path: Path, text: str | None = None) -> Any:
+    """YAML by the 1.2 core schema.
+
+    Raises:
+        UsageError: file, line and what is wrong.
+    """
+    return yaml_lines.parse(read_text(path) if text is None else text, path.as_posix()).data
+
+
+def read_facts(path: Path) -> Any:
+    """A facts file, JSON or YAML."""
+    return read_json(path) if path.suffix == ".json" else read_yaml(path)
+
+
+def command_line(text: str) -> list[str]:
+    """Words of one command line.
+
+    Raises:
+        UsageError: quotes that do not close.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"not a command line: {error}", where=Where(key="--command")) from None
