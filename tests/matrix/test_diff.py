@@ -97,15 +97,13 @@ def test_1_2_1_to_1_4_0rc4_values(catalog: Catalog):
 
 
 def test_what_a_contract_leaves_out_is_unknown_not_removed(catalog: Catalog):
-    """1.4.0rc4 was read from a manifest without nested free text."""
+    """LoraConfig of 1.4.0rc4 was read from a manifest without free text."""
     result = between(catalog, "1.2.1", "1.4.0rc4")
     unknown, removed = picked(result, "unknown"), picked(result, "removed")
     for name in ("lora_config.lora_dir", "moe_config.load_balancer", "model_kwargs"):
         assert name not in removed
-    assert {"lora_config.lora_dir", "moe_config.load_balancer"} <= set(unknown)
-    assert "moe_config.load_balancer.num_slots" in unknown
-    # 1.2.1 names ray_placement_config without its keys, so new keys below prove nothing.
-    assert "ray_placement_config.per_worker_gpu_share" in unknown
+    assert {"lora_config.lora_dir", "lora_config.lora_target_modules"} <= set(unknown)
+    assert "moe_config.load_balancer.num_slots" not in {**unknown, **removed}
     assert "ray_placement_config" not in unknown
 
 
@@ -125,10 +123,12 @@ def test_26_02_to_26_07(catalog: Catalog):
     # Said by the change list of 1.1.0 itself, whose merged snapshots still have the old names.
     assert renamed["enable_trtllm_sampler"] == ("sampler_type",)
     defaults = {c.name: c for c in change.changes if c.kind == "redefaulted"}
-    batch = defaults["max_batch_size"]
-    assert (batch.old_value, batch.new_value) == (None, 2048)
-    assert not batch.certain  # the two snapshots of 1.2.1 differ
-    assert "sources differ" in str(batch.note)
+    assert "max_batch_size" not in defaults  # still unset in 1.3.0rc3, after the 1.2 line was cut
+    moe = defaults["moe_config.backend"]
+    assert (moe.old_value, moe.new_value, moe.certain) == ("CUTLASS", "AUTO", True)
+    topk = defaults["sparse_attention_config.topk"]
+    assert (topk.old_value, topk.new_value, topk.certain) == (128, 64, False)
+    assert "one of two sources" in str(topk.note)
     # Listed by the earlier snapshot alone, and removed by the change list: nobody knows.
     assert "build_config" in picked(change.contracts, "unknown")
     assert "trtllm-build" not in picked(change.contracts, "removed")
@@ -385,7 +385,7 @@ def test_table_of_a_diff():
     done = run_cli("matrix", "diff", "26.02", "26.07")
     assert done.returncode == ExitCode.OK, done.stderr
     lines = [line.strip() for line in done.stdout.splitlines()]
-    assert any(line.startswith("llm-args  max_batch_size: unset -> 2048 ?") for line in lines)
+    assert any(line.startswith("llm-args  moe_config.backend: CUTLASS -> AUTO") for line in lines)
     assert "stack  toolkit_driver: 580.95.05 -> 590.44.01" in lines
 
 

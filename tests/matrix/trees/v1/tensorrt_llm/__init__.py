@@ -1,0 +1,4 @@
+# ruff: noqa
+from .llmapi.llm_args import LlmArgs
+
+__all__ = ["LlmArgs"]

@@ -1,0 +1,2 @@
+# ruff: noqa
+LIMIT = 1024

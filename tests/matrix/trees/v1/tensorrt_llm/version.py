@@ -1,0 +1,2 @@
+# ruff: noqa
+__version__ = "0.90.0"

@@ -1,0 +1,4 @@
+# ruff: noqa
+from .llmapi import LLM
+
+__all__ = ["LLM"]

@@ -1,0 +1,7 @@
+# ruff: noqa
+from enum import Enum
+
+
+class CacheType(str, Enum):
+    PAGED = "paged"
+    OFF = "disabled"

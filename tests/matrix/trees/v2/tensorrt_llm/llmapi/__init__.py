@@ -1,0 +1,4 @@
+# ruff: noqa
+from .llm import LLM
+
+__all__ = ["LLM"]

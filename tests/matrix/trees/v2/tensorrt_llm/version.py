@@ -1,0 +1,2 @@
+# ruff: noqa
+__version__ = "1.90.0"

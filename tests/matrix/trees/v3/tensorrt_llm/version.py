@@ -1,0 +1,2 @@
+# ruff: noqa
+__version__ = "2.0.0rc1"
