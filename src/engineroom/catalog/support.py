@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -183,6 +183,7 @@ def _numbers(driver: str) -> tuple[int, ...] | None:
     return tuple(int(part) for part in driver.split("."))
 
 
+@lru_cache(maxsize=8192)
 def in_range(version: str, specifier: str) -> bool:
     """PEP 440 range test with pre-releases counted: 1.4.0rc4 is in ``>=1.3``."""
     return SpecifierSet(specifier).contains(Version(version), prereleases=True)

@@ -26,7 +26,8 @@ def misfit(fact: Mapping[str, Any], value: Any) -> str | None:
         required_default = fact.get("default")
         return None if optional or required_default is None else f"null is no {kind}"
     allowed = fact.get("allowed")
-    if allowed and kind in ("Literal", "str", "enum", "") and isinstance(value, str):
+    # A union with str takes any word; a plain str with a list is a validated one.
+    if allowed and "Union[" not in kind and not kind.startswith("List") and isinstance(value, str):
         near = next((a for a in allowed if str(a).lower() == value.lower()), None)
         if value in allowed:
             return None
