@@ -35,7 +35,9 @@ def one_sku_per_capability() -> list[str]:
     return sorted(seen.values())
 
 
-def outcome(folder: Path, sku: str, weights: str, kv: str, lane: str, version: str) -> tuple[str, Any]:
+def outcome(
+    folder: Path, sku: str, weights: str, kv: str, lane: str, version: str
+) -> tuple[str, Any]:
     """(`emitted`, steps and documents) or (`refused`, findings), checked against each other."""
     target = {
         "sku": sku, "lane": lane, "stack": {"trtllm": version, "image": "example/image:1"},
@@ -66,7 +68,10 @@ def contract_problems(version: str, plan: dict[str, Any]) -> list[str]:
     found = []
     for step in plan["steps"]:
         if step["argv"] and step["argv"][0] == "trtllm-build":
-            found += [f"{flag}: {reason}" for flag, _, reason, _ in command_problems(contract, step["argv"])]
+            found += [
+                f"{flag}: {reason}"
+                for flag, _, reason, _ in command_problems(contract, step["argv"])
+            ]
     for name, document in plan["documents"].items():
         if name == "llm_args.yaml":
             found += [

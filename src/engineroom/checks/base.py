@@ -10,9 +10,21 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from engineroom.catalog import Catalog, Contract
-from engineroom.names import LaneName, Severity
+from engineroom.names import LaneName
 from engineroom.spec import DeploymentSpec, Target
 from engineroom.types import Finding, GpuSku, ModelShape, StackRelease
+
+
+@dataclass(frozen=True)
+class SpecPlace:
+    """A target of a spec, for findings that need no more than its place."""
+
+    index: int
+    target_id: str | None
+
+    def place(self, key: str) -> tuple[str | None, str]:
+        """A key of the spec; `@` stands for the target's own path."""
+        return None, key.replace("@", f"targets[{self.index}]", 1)
 
 
 @dataclass(frozen=True)
@@ -46,16 +58,7 @@ class TargetContext:
         return self.target.id
 
     def place(self, key: str) -> tuple[str | None, str]:
-        """A key of the spec; `@` stands for the target's own path."""
-        return None, key.replace("@", f"targets[{self.index}]", 1)
-
-    def key(self, name: str) -> str:
-        return f"targets[{self.index}].{name}"
-
-    def finding(
-        self, code: str, severity: Severity, key: str, reason: str, fix: str, source: str
-    ) -> Finding:
-        return Finding(code, severity, key, reason, fix, source, self.target.id)
+        return SpecPlace(self.index, self.target_id).place(key)
 
 
 Rule = Callable[[TargetContext], Iterable[Finding]]

@@ -10,8 +10,17 @@ from dataclasses import dataclass
 
 from engineroom.catalog.models import DRIVER_VERSION
 from engineroom.checks.base import TargetContext
-from engineroom.names import Severity
+from engineroom.checks.codes import declare
+from engineroom.names import Severity, Topic
 from engineroom.types import Finding
+
+
+NEEDED = declare(
+    "driver-needed", Topic.SPEC, Severity.INFO,
+    says="the target names the driver of its nodes",
+    why="a driver below the CUDA line's floor is found only when the container starts",
+    source="NVIDIA CUDA Compatibility, Minor Version Compatibility",
+)  # fmt: skip
 
 
 def parse_driver(text: str) -> tuple[int, ...] | None:
@@ -107,17 +116,16 @@ def compare(
 
 
 def driver_for_stack(c: TargetContext) -> Iterator[Finding]:
-    key, source = c.key("driver"), "; ".join(c.stack.source)
+    source = "; ".join(c.stack.source)
     if c.target.driver is None:
         if c.stack.toolkit_driver:
-            yield c.finding(
-                "driver-needed",
-                Severity.INFO,
-                key,
+            yield NEEDED.found(
+                c,
+                "@.driver",
                 f"stack {c.stack.id} is built on CUDA {c.stack.cuda}: its toolkit ships driver "
                 f"{c.stack.toolkit_driver}, and {c.stack.min_driver} is the floor of the CUDA line",
                 "add `driver:` to the target to have it checked (nvidia-smi shows it)",
-                source,
+                source=source,
             )
         return
     answer = compare(
@@ -132,9 +140,10 @@ def driver_for_stack(c: TargetContext) -> Iterator[Finding]:
     )
     if answer is not None:
         unreadable = answer.code == "driver-unreadable"
-        yield c.finding(
+        _, key = c.place("@.driver")
+        yield Finding(
             answer.code, answer.severity, key, answer.reason, answer.fix,
-            "NVIDIA driver version form" if unreadable else source,
+            "NVIDIA driver version form" if unreadable else source, c.target_id,
         )  # fmt: skip
 
 

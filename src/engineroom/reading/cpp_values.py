@@ -14,6 +14,9 @@ INT32 = (-(2**31), 2**31 - 1)
 UINT32_MAX = 2**32 - 1
 UINT64_MAX = 2**64 - 1
 
+MAX_ITEMS = 1024
+"""Items of a list that are looked at: no machine has more GPUs or ranks for one model."""
+
 _SPACE = " \t\n\v\f\r"
 _INT = re.compile(r"[+-]?[0-9]{1,400}")
 _FLOAT = re.compile(
@@ -67,7 +70,7 @@ def stof(text: str) -> float | None:
 def csv_ints(text: str) -> list[int] | None:
     """`csvStrToVecInt`: comma-separated, None where it throws (nothing, or no number)."""
     numbers: list[int] = []
-    for part in text.split(","):
+    for part in text.split(",", MAX_ITEMS)[:MAX_ITEMS]:
         bare = part.lstrip(_SPACE)
         if not bare:
             break
@@ -80,7 +83,7 @@ def csv_ints(text: str) -> list[int] | None:
 
 def device_sets(text: str) -> list[list[int]] | None:
     """`gpu_device_ids` and `participant_ids`: sets separated by `;`; None where reading throws."""
-    pieces = text.split(";")
+    pieces = text.split(";", MAX_ITEMS)[:MAX_ITEMS]
     if pieces and pieces[-1] == "":  # std::getline gives no last empty piece
         pieces.pop()
     sets: list[list[int]] = []
@@ -120,4 +123,5 @@ def meant_number(text: str) -> float | None:
     if not found:
         return None
     factor = 0.01 if found[2] == "%" else _UNITS.get(found[2].lower())
-    return float(found[1]) * factor if factor is not None else None
+    number = float(found[1]) * factor if factor is not None else None
+    return number if number is not None and math.isfinite(number) else None

@@ -11,15 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from engineroom.reading import helm_expressions as e
 from engineroom.reading import helm_template as t
-from engineroom.reading.helm_functions import (
-    FORMATTING,
-    OTHERS,
-    NotEvaluated,
-    RenderError,
-    printed,
-    truth,
-)
+from engineroom.reading.go_format import NotEvaluated, RenderError, printed
+from engineroom.reading.helm_functions import FORMATTING, OTHERS, truth
 from engineroom.reading.helm_yaml import Path, Values
 
 MAX_STEPS = 50_000
@@ -139,7 +134,7 @@ class _Evaluator:
         if "Values" in source:
             self.result.skipped.append(source)
 
-    def _try(self, pipe: t.Node | None, source: str) -> _Tracked:
+    def _try(self, pipe: e.Node | None, source: str) -> _Tracked:
         """The pipeline's value; unknown when it needs more than there is here."""
         if pipe is None:
             self._skip(source)
@@ -157,14 +152,14 @@ class _Evaluator:
         return _UNKNOWN
 
     def _assign(self, item: t.Assign) -> None:
-        value = self._try(item.pipe, "Values" if item.pipe is None else item.name)
+        value = self._try(item.pipe, item.source)
         scope = self.scopes[-1]
         if not item.declares:
             scope = next((s for s in reversed(self.scopes) if item.name in s), scope)
         scope[item.name] = value
 
     def _block(self, item: t.Block) -> None:
-        found = self._try(item.pipe, f"{item.kind} … Values")
+        found = self._try(item.pipe, item.source)
         if found is _UNKNOWN:
             return
         before = self.dot
@@ -185,7 +180,7 @@ class _Evaluator:
     def _range(self, item: t.Block, found: _Tracked) -> None:
         pairs: list[tuple[Any, Any]]
         if isinstance(found.value, list):
-            pairs = [(t.GoInt(at), value) for at, value in enumerate(found.value)]
+            pairs = [(e.GoInt(at), value) for at, value in enumerate(found.value)]
         elif isinstance(found.value, dict):
             pairs = sorted(found.value.items())
         elif found.value is None:
@@ -208,21 +203,21 @@ class _Evaluator:
             self.scopes.pop()
 
     # ---- expressions
-    def _value(self, node: t.Node, piped: _Tracked | None = None) -> _Tracked:
-        if isinstance(node, t.Literal):
+    def _value(self, node: e.Node, piped: _Tracked | None = None) -> _Tracked:
+        if isinstance(node, e.Literal):
             return _Tracked(node.value)
-        if isinstance(node, t.Name):
+        if isinstance(node, e.Name):
             return self._name(node)
-        if isinstance(node, t.Pipe):
+        if isinstance(node, e.Pipe):
             result = self._value(node.commands[0])
             for command in node.commands[1:]:
-                if not isinstance(command, t.Call):
+                if not isinstance(command, e.Call):
                     raise NotEvaluated("a pipe into something that is no function")
                 result = self._call(command, result)
             return result
         return self._call(node, piped)
 
-    def _call(self, node: t.Call, piped: _Tracked | None) -> _Tracked:
+    def _call(self, node: e.Call, piped: _Tracked | None) -> _Tracked:
         arguments = [self._value(argument) for argument in node.arguments]
         if piped is not None:
             arguments.append(piped)
@@ -242,7 +237,7 @@ class _Evaluator:
             raise NotEvaluated(f"the function {node.function}")
         return _Tracked(function(*[a.value for a in arguments]), paths, functions)
 
-    def _name(self, node: t.Name) -> _Tracked:
+    def _name(self, node: e.Name) -> _Tracked:
         base = self.dot if node.root == "." else self._variable(node.root)
         if base is _UNKNOWN:
             raise NotEvaluated("a variable that was not evaluated")

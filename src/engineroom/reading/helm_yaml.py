@@ -16,30 +16,16 @@ from typing import Any
 import yaml
 
 from engineroom.reading import go_numbers
+from engineroom.reading.go_yaml import ValuesError, resolve
 
 MAX_TEXT = 2_000_000
-MAX_EVENTS = 200_000
+MAX_EVENTS = 100_000
 MAX_DEPTH = 100
 
 Path = tuple[str | int, ...]
 
-_TRUE = {"y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"}
-_FALSE = {"n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"}
-_NULL = {"", "~", "null", "Null", "NULL"}
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_DATE = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt ].*)?")
-_SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF|nan|NaN|NAN)")
 _STR_TAGS = ("tag:yaml.org,2002:str", "!", "tag:yaml.org,2002:binary")
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class ValuesError(ValueError):
-    """Text that Helm would refuse too, or more than we read."""
-
-    def __init__(self, reason: str, line: int | None = None) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.line = line
 
 
 @dataclass(frozen=True)
@@ -53,10 +39,16 @@ class Source:
 
 @dataclass
 class Values:
-    """Plain data: str, bool, None, float, list, dict with text keys; and the source of scalars."""
+    """Plain data: str, bool, None, float, list, dict with text keys.
+
+    Attributes:
+        sources: how the scalar at a path was written.
+        bool_keys: keys such as `n` and `on`, which became `false` and `true`.
+    """
 
     data: dict[str, Any] = field(default_factory=dict)
     sources: dict[Path, Source] = field(default_factory=dict)
+    bool_keys: list[Source] = field(default_factory=list)
 
     def get(self, *path: str | int) -> Any:
         """The value at `path`; None when it is absent or null."""
@@ -136,13 +128,28 @@ def walk(values: Values) -> Iterator[tuple[Path, Any]]:
             yield path, found
 
 
-@lru_cache(maxsize=8)
 def load(text: str) -> Values:
     """Parse values; several documents are merged, later ones win.
 
     Raises:
         ValuesError: not YAML, not a mapping, or larger than we read.
     """
+    found = _cached(text)
+    if isinstance(found, ValuesError):
+        raise found.with_traceback(None)
+    return found
+
+
+@lru_cache(maxsize=8)
+def _cached(text: str) -> Values | ValuesError:
+    """Every rule asks for the same text; a failure is kept too."""
+    try:
+        return _load(text)
+    except ValuesError as error:
+        return error
+
+
+def _load(text: str) -> Values:
     if len(text) > MAX_TEXT:
         raise ValuesError(f"values of more than {MAX_TEXT} characters")
     values = Values()
@@ -212,6 +219,8 @@ class _Builder:
                 top.key = _MERGE
             else:
                 top.key = _key(key, line)
+                if isinstance(key, bool) and event.value.lower() not in ("true", "false"):
+                    self.values.bool_keys.append(Source(event.value, True, line))
             return
         value = resolve(event.value, line) if plain else event.value
         if event.anchor:
@@ -283,30 +292,3 @@ def _key(value: Any, line: int) -> str:
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() else go_numbers.shortest(value)
     raise ValuesError("a key that is null", line)
-
-
-def resolve(text: str, line: int | None = None) -> Any:
-    """A plain scalar by go-yaml v2's table.
-
-    Raises:
-        ValuesError: infinity or not-a-number, which JSON cannot hold.
-    """
-    if text in _NULL:
-        return None
-    if text in _TRUE or text in _FALSE:
-        return text in _TRUE
-    if _SPECIAL.fullmatch(text):
-        raise ValuesError(f"`{text}` has no JSON form", line)
-    if text[:1] not in "+-.0123456789" or _DATE.fullmatch(text):
-        return text
-    plain = text.replace("_", "") if text[0] != "." else text
-    if text[0] != "." and len(plain) < 80:
-        number = go_numbers.parse_int(plain)
-        if number is None and re.fullmatch(r"\+?[0-9]{19,20}", plain) and int(plain) < 2**64:
-            number = int(plain)
-        if number is not None:
-            return float(number)
-    if _FLOAT.fullmatch(plain):
-        found = go_numbers.parse_float(plain)
-        return text if found is None else found
-    return text

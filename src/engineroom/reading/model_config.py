@@ -82,8 +82,8 @@ def accepts(kind: str, scalar: Scalar) -> bool:
             _NUMBER.fullmatch(text) or text.lstrip("-").lower() in ("inf", "infinity", "nan")
         )
     if kind.startswith("enum:"):
-        if _INTEGER.fullmatch(text):
-            return 0 <= _whole(text) < len(ENUMS[kind[5:]])
+        if _INTEGER.fullmatch(text):  # open enums: any number of 32 bits is read
+            return _RANGES["int32"][0] <= _whole(text) <= _RANGES["int32"][1]
         return text in ENUMS[kind[5:]]
     return True
 

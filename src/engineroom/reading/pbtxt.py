@@ -191,7 +191,7 @@ class _Reader:
 
     def _field(self, depth: int) -> list[Field]:
         name = self.take()
-        if not re.fullmatch(r"[A-Za-z_]\w*", name.text, re.ASCII):
+        if not (name.text.isidentifier() and name.text.isascii()):
             self.problem(name.line, f"expected a field name, got `{name.text[:MAX_SHOWN]}`")
         colon = self.is_mark(":")
         if colon:
@@ -215,24 +215,32 @@ class _Reader:
         return [Field(name.text, self._scalar(), name.line)]
 
     def _list(self, name: _Token, depth: int) -> list[Field]:
+        """Items with one comma between two of them, and none after the last."""
         opening = self.take()
         items: list[Field] = []
-        while (token := self.peek()) is not None:
+        comma = False
+        while (token := self.peek()) is not None and token.kind != "close":
             if token.kind == "mark" and token.text == "]":
                 self.take()
+                if comma:
+                    self.problem(token.line, "a comma before `]`")
                 return items
-            if token.kind == "mark" and token.text == ",":
+            if token.kind == "mark" and token.text == "," and items and not comma:
                 self.take()
-            elif token.kind == "open":
-                self.take()
-                items.append(Field(name.text, self._nested(token, depth), token.line, True))
-            elif token.kind in ("word", "string"):
-                items.append(Field(name.text, self._scalar(), token.line, True))
-            elif token.kind == "close":
-                break
-            else:
+                comma = True
+            elif token.kind == "mark":
                 self.take()
                 self.problem(token.line, f"unexpected `{token.text}` in a list")
+            else:
+                if items and not comma:
+                    self.problem(token.line, "a comma is missing between two items of a list")
+                comma = False
+                if token.kind == "open":
+                    self.take()
+                    item: Scalar | Message = self._nested(token, depth)
+                else:
+                    item = self._scalar()
+                items.append(Field(name.text, item, token.line, True))
         self.problem(opening.line, "the list that begins here has no `]`")
         return items
 

@@ -75,6 +75,7 @@ def collect(paths: Sequence[Path]) -> Found:
             for file in _walk(path):
                 _read(found, file, path)
             _listing(found, path)
+            _chart_listing(found, path)
         elif path.is_file():
             if not _read(found, path, path.parent):
                 _by_content(found, path)
@@ -219,6 +220,13 @@ def _listing(found: Found, root: Path) -> None:
         sizes = [e["size_bytes"] for e in entries if e["path"].endswith(".safetensors")]
         if sizes and "tensors" in found.parts:
             found.put("checkpoint_bytes", sum(sizes), root)
+
+
+def _chart_listing(found: Found, root: Path) -> None:
+    """A folder with Chart.yaml is a Helm chart: names and sizes of its files."""
+    if (root / "Chart.yaml").is_file():
+        sizes = [(p.relative_to(root).as_posix(), p.stat().st_size) for p in _walk(root)]
+        found.put("chart_files", [{"path": p, "size_bytes": s} for p, s in sizes], root)
 
 
 def read_text(path: Path) -> str:

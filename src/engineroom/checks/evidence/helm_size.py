@@ -63,7 +63,6 @@ _PACKED = (
     ".gz", ".tgz", ".zip", ".xz", ".zst", ".bz2", ".bin", ".safetensors", ".engine", ".plan", ".pt",
     ".pth", ".gguf", ".onnx", ".png", ".jpg", ".model", ".tar.gz", ".npz",
 )  # fmt: skip
-_ACTION = re.compile(r"\{\{-?(.{0,2000}?)-?\}\}", re.DOTALL)
 _GET = re.compile(r"\.Files\.(?:Get|GetBytes|Lines)\s*\(?\s*[\"`]([^\"`]{1,500})[\"`]")
 _GLOB = re.compile(r"\.Files\.Glob\s*\(?\s*[\"`]([^\"`]{1,500})[\"`]")
 _DIGESTS = re.compile(r"\b(sha\d+sum|sha1sum|adler32sum|len|empty|not|eq|hasKey)\b")
@@ -99,8 +98,7 @@ def _chart(c: Context) -> _Chart:
 def _reads(document: str, paths: list[str]) -> tuple[str, ...]:
     """Files whose content the document holds. `.Files` has no templates, values or subcharts."""
     found: dict[str, None] = {}
-    for action in _ACTION.finditer(document):
-        body = action[1]
+    for body in _actions(document):
         if ".Files" not in body or _DIGESTS.search(body):
             continue
         for name in _GET.findall(body):
@@ -108,6 +106,14 @@ def _reads(document: str, paths: list[str]) -> tuple[str, ...]:
         for pattern in _GLOB.findall(body):
             found.update(dict.fromkeys(p for p in paths if files_match(pattern, p)))
     return tuple(found)
+
+
+def _actions(document: str) -> Iterator[str]:
+    """What stands between `{{` and `}}`."""
+    at = 0
+    while (start := document.find("{{", at)) >= 0 and (end := document.find("}}", start)) >= 0:
+        yield document[start + 2 : min(end, start + 2_000)]
+        at = end + 2
 
 
 @about(Topic.HELM_SIZE)

@@ -9,19 +9,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 from engineroom.checks.codes import Code, declare
 from engineroom.checks.evidence.context import Answer, Context, about
+from engineroom.checks.evidence.helm_uses import (
+    Use,
+    default_replaced,
+    env_value,
+    fraction,
+    parsed,
+    right_text,
+    text_matters,
+    uses,
+    whole_number,
+)
 from engineroom.checks.evidence.kube_values import values_of
 from engineroom.names import Severity, Topic
 from engineroom.reading import go_numbers, helm_text
-from engineroom.reading.helm_functions import FORMATTING
-from engineroom.reading.helm_template import TemplateError
-from engineroom.reading.helm_text import Printed, Rendering
-from engineroom.reading.helm_yaml import Path, Source, Values, ValuesError, dotted, resolve
+from engineroom.reading.helm_expressions import TemplateError
 from engineroom.types import Figure, Finding
 
 _HELM = "helm/helm issue #12195 (maintainers: quote numbers, or int64); helm/helm pkg/chart/v2/loader/load.go @ e9b85e4"
@@ -84,126 +91,11 @@ NOT_EVALUATED = _declared(
 )  # fmt: skip
 
 _EXPONENT = re.compile(r"[+-]?[0-9](\.[0-9]+)?[eE][+-]?[0-9]+")
-_STOI = re.compile(r"\s*([+-]?[0-9]+)")
-_STOF = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
 _WORDS = re.compile(r"(?i)y|n|yes|no|on|off")
 _SWITCH = re.compile(
-    r"(?i)^(enable|disable|use|is|has|with|allow|exclude|include|return|skip|trust|paged)|(enabled|disabled|mode)$"
+    r"(?i)^(enable|disable|use|is|has|with|allow|exclude|include|return|skip|trust|paged)|(enabled|disabled)$"
 )
-_TEXT_KEY = re.compile(r"(?i)(tag|version|release|image|revision|branch)$")
 _MAX_FIGURES = 200
-
-
-@dataclass(frozen=True)
-class _Use:
-    """One value as an action printed it.
-
-    Attributes:
-        text: what arrives, without the quotes that are the file's syntax.
-        inside: the action stands in quotes, a block of text, or beside other text.
-        plain_field: it is a whole YAML value of a complete manifest, where form does not matter.
-    """
-
-    path: Path
-    value: Any
-    source: Source | None
-    text: str
-    raw: str
-    functions: tuple[str, ...]
-    line: int
-    before: str
-    after: str
-    inside: bool
-    plain_field: bool
-
-    @property
-    def name(self) -> str:
-        return dotted(self.path)
-
-    @property
-    def formatting_only(self) -> bool:
-        return all(name in FORMATTING for name in self.functions)
-
-
-def _uses(template: str, rendering: Rendering, values: Values) -> list[_Use]:
-    manifest = re.search(r"^kind:", template, re.M) and re.search(r"^apiVersion:", template, re.M)
-    blocks = _block_lines(template)
-    found = []
-    for item in rendering.printed[:10_000]:
-        if len(item.paths) == 1 and item.paths[0]:
-            found.append(_use(template, item, values, bool(manifest), blocks))
-    return found
-
-
-def _use(template: str, item: Printed, values: Values, manifest: bool, blocks: set[int]) -> _Use:
-    path = item.paths[0]
-    start = template.rfind("\n", 0, item.at) + 1
-    end = template.find("\n", item.end)
-    before, after = (
-        template[start : item.at],
-        template[item.end : end if end >= 0 else len(template)],
-    )
-    line = template.count("\n", 0, item.at)
-    quoted = (before.count('"') - before.count('\\"')) % 2 == 1 or before.count("'") % 2 == 1
-    text = item.text.strip()
-    if not quoted and len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
-        text = text[1:-1]
-    lead = re.sub(r"^\s*(-\s+)*([\w./-]+:\s*)?(-\s+)*", "", before)
-    beside = bool(lead.strip() or after.strip()) and not after.lstrip().startswith("#")
-    in_block = line in blocks
-    return _Use(
-        path, values.get(*path), values.sources.get(path), text, item.text, item.functions, line + 1,
-        before, after, quoted or in_block or beside,
-        manifest and not (quoted or in_block or beside) and text == item.text.strip(),
-    )  # fmt: skip
-
-
-def _block_lines(template: str) -> set[int]:
-    """Lines (from 0) that lie in a YAML block scalar."""
-    inside: set[int] = set()
-    depth: int | None = None
-    for number, line in enumerate(template.split("\n")):
-        indent = len(line) - len(line.lstrip())
-        if depth is not None:
-            if not line.strip() or indent > depth or line.lstrip().startswith("{{"):
-                inside.add(number)
-                continue
-            depth = None
-        if re.search(r"[:-]\s+[|>][-+0-9]{0,2}\s*$", line):
-            depth = indent
-    return inside
-
-
-def whole_number(use: _Use) -> int | None:
-    """The whole number that was written, exactly; None when it is none."""
-    if isinstance(use.value, bool) or use.value is None:
-        return None
-    if isinstance(use.value, str):
-        return int(use.value) if re.fullmatch(r"-?[0-9]{1,40}", use.value) else None
-    text = use.source.text.replace("_", "") if use.source else ""
-    if re.fullmatch(r"[+-]?(0|[1-9][0-9]{0,39})", text):
-        return int(text)
-    exact = go_numbers.parse_int(text)
-    if exact is not None:
-        return exact
-    return int(use.value) if isinstance(use.value, float) and use.value.is_integer() else None
-
-
-def parsed(text: str, *, whole: bool) -> int | float | None:
-    """What std::stoull (or stof) reads from the text; None: it throws."""
-    match = (_STOI if whole else _STOF).match(text[:400])
-    if match is None:
-        return None
-    if whole:
-        return int(match[1])
-    value = float(Decimal(match[1]))
-    return value if abs(value) != float("inf") else None
-
-
-def _fraction(use: _Use) -> float | None:
-    if isinstance(use.value, float) and not isinstance(use.value, bool):
-        return use.value
-    return go_numbers.parse_float(use.value) if isinstance(use.value, str) else None
 
 
 @about(Topic.HELM_VALUES)
@@ -219,8 +111,8 @@ def values_as_text(c: Context) -> Iterator[Answer]:
             "render it with `helm template`",
         )  # fmt: skip
         return
-    shown: dict[str, tuple[_Use, Finding | None, str | None]] = {}
-    for use in _uses(template.text, rendering, values):
+    shown: dict[str, tuple[Use, Finding | None, str | None]] = {}
+    for use in uses(template.text, rendering, values):
         found, right = _judge(c, use)
         known = shown.get(use.name)
         if known is None or (known[1] is None and found is not None):
@@ -240,13 +132,14 @@ def values_as_text(c: Context) -> Iterator[Answer]:
         )  # fmt: skip
 
 
-def _figures(shown: dict[str, tuple[_Use, Finding | None, str | None]]) -> Iterator[Figure]:
+def _figures(shown: dict[str, tuple[Use, Finding | None, str | None]]) -> Iterator[Figure]:
     rendered, read, right_ones = {}, {}, {}
     for name, (use, _, right) in list(shown.items())[:_MAX_FIGURES]:
         rendered[name] = use.text
         number = whole_number(use)
-        if number is not None or _fraction(use) is not None:
-            value = parsed(use.text, whole=number is not None)
+        if number is not None or fraction(use) is not None:
+            # A field of a manifest is read as YAML, where 1e+06 is a million.
+            value = parsed(use.text, whole=number is not None and not use.plain_field)
             if value is not None:
                 read[name] = value
         if right is not None:
@@ -256,10 +149,10 @@ def _figures(shown: dict[str, tuple[_Use, Finding | None, str | None]]) -> Itera
             yield Figure(key, figure)
 
 
-def _judge(c: Context, use: _Use) -> tuple[Finding | None, str | None]:
+def _judge(c: Context, use: Use) -> tuple[Finding | None, str | None]:
     """The worst thing about one use, and the text that should be there."""
     where = f"helm_values.{use.name}"
-    number, right = whole_number(use), _right(use)
+    number, right = whole_number(use), right_text(use)
     quote_fix = (
         f'quote the value in values.yaml ("{right}"), or print it with `| int64` in the template'
     )
@@ -278,7 +171,7 @@ def _judge(c: Context, use: _Use) -> tuple[Finding | None, str | None]:
             QUOTES, f"renders as `\"{use.raw.strip()[:80]}\"`: the template has quotes around an action that quotes",
             "take the quotes of the template away, or `quote`",
         )  # fmt: skip
-    if _env_value(use):
+    if env_value(use):
         return found(
             ENV, f"the environment variable's value renders as {use.text[:60]}, which YAML reads as no string",
             "print it with `| quote` (numbers: `| int64 | quote`)",
@@ -292,7 +185,7 @@ def _judge(c: Context, use: _Use) -> tuple[Finding | None, str | None]:
                 "end the pipeline with `| int64`",
             )
         return None, None
-    replaced = _default_replaced(use)
+    replaced = default_replaced(use)
     if replaced:
         return found(
             DEFAULT, f"{use.name} is set to {right}, and `default` replaces it: the text is {use.text[:60]}",
@@ -319,7 +212,7 @@ def _judge(c: Context, use: _Use) -> tuple[Finding | None, str | None]:
 
 
 def _judge_number(
-    use: _Use, number: int, found: Any, quote_fix: str
+    use: Use, number: int, found: Any, quote_fix: str
 ) -> tuple[Finding | None, str | None]:
     source = use.source.text if use.source else ""
     if _EXPONENT.fullmatch(use.text):
@@ -349,7 +242,7 @@ def _judge_number(
             f'quote it: "{source}"',
         )
         return result[0], source
-    if _text_matters(use) and use.text != source and re.fullmatch(r"[0-9.]+", source):
+    if text_matters(use) and use.text != source and re.fullmatch(r"[0-9.]+", source):
         result = found(
             TEXT, f"{source} renders as {use.text}", f'quote it in values.yaml: "{source}"'
         )
@@ -357,7 +250,7 @@ def _judge_number(
     return None, None
 
 
-def _judge_fraction(use: _Use, found: Any) -> tuple[Finding | None, str | None]:
+def _judge_fraction(use: Use, found: Any) -> tuple[Finding | None, str | None]:
     source = use.source.text if use.source else ""
     have = parsed(use.text, whole=False)
     rounding = re.fullmatch(r"-?[0-9]+\.[0-9]+", use.text) and "printf" in use.functions
@@ -367,7 +260,7 @@ def _judge_fraction(use: _Use, found: Any) -> tuple[Finding | None, str | None]:
             "take the conversion away; a fraction below 1e+06 is printed as it is",
         )  # fmt: skip
         return result
-    if _text_matters(use) and use.text != source and re.fullmatch(r"[0-9]+(\.[0-9]+)+", source):
+    if text_matters(use) and use.text != source and re.fullmatch(r"[0-9]+(\.[0-9]+)+", source):
         result = found(
             TEXT,
             f"{source} is a number for YAML and renders as {use.text}",
@@ -377,7 +270,7 @@ def _judge_fraction(use: _Use, found: Any) -> tuple[Finding | None, str | None]:
     return None, None
 
 
-def _judge_bool(use: _Use, found: Any) -> tuple[Finding | None, str | None]:
+def _judge_bool(use: Use, found: Any) -> tuple[Finding | None, str | None]:
     source = use.source.text if use.source else ""
     last = str(use.path[-1])
     if not _WORDS.fullmatch(source) or _SWITCH.search(last) or use.text not in ("true", "false"):
@@ -388,45 +281,6 @@ def _judge_bool(use: _Use, found: Any) -> tuple[Finding | None, str | None]:
         f'quote the word ("{source}"), or write true or false',
     )
     return result[0], source
-
-
-def _text_matters(use: _Use) -> bool:
-    """The value is a name, no quantity: by its key, or because other text is glued to it."""
-    glued = re.search(r"[:/@][\"']?$", use.before) is not None and not re.search(r"\s$", use.before)
-    return _TEXT_KEY.search(str(use.path[-1])) is not None or (glued and "=" not in use.before[-2:])
-
-
-def _env_value(use: _Use) -> bool:
-    if (
-        not re.fullmatch(r"\s*value:\s*", use.before)
-        or use.after.strip()
-        or use.raw.strip() != use.text
-    ):
-        return False
-    try:
-        return bool(use.text) and not isinstance(resolve(use.text), str)
-    except ValuesError:
-        return True
-
-
-def _default_replaced(use: _Use) -> bool:
-    if not {"default", "coalesce"} & set(use.functions):
-        return False
-    if use.value is False:
-        return use.text != "false"
-    return isinstance(use.value, float) and use.value == 0 and parsed(use.text, whole=False) != 0
-
-
-def _right(use: _Use) -> str | None:
-    """The text that the value should have."""
-    if isinstance(use.value, bool):
-        return "true" if use.value else "false"
-    number = whole_number(use)
-    if number is not None:
-        return str(number)
-    if isinstance(use.value, float):
-        return use.source.text if use.source else go_numbers.shortest(use.value)
-    return use.value if isinstance(use.value, str) else None
 
 
 RULES = (values_as_text,)

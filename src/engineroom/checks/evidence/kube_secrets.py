@@ -58,6 +58,9 @@ def _upper(name: str) -> str:
 def is_secret_name(name: str) -> bool:
     """Whether a key or variable of this name holds a secret."""
     upper = _upper(name)
+    # In values, `tokenSecret` and `hfTokenSecretKey` name a Secret and a key in it.
+    if name != name.upper() and upper.endswith(("SECRET", "SECRET_KEY")):
+        return False
     return _SECRET_NAME.search(upper) is not None and not _NO_SECRET.search(upper)
 
 

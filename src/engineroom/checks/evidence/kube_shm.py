@@ -85,6 +85,8 @@ def conventional_shm(c: Context) -> Iterator[Answer]:
         return
     ranks = max(c.tp * c.pp, _gpus(values.mapping("resources")))
     if not values.mapping("shm"):
+        if any("shm" in name.lower() and name != "shm" for name in values.data):
+            return  # a chart with a key of its own for it
         yield Figure("shm_bytes", RUNTIME_DEFAULT)
         if ranks > 1:
             yield _small(

@@ -14,7 +14,8 @@ from engineroom.checks.codes import declare
 from engineroom.checks.evidence.context import Context, about
 from engineroom.names import Severity, Topic
 from engineroom.reading import helm_yaml
-from engineroom.reading.helm_yaml import Values, ValuesError
+from engineroom.reading.go_yaml import ValuesError
+from engineroom.reading.helm_yaml import Values
 from engineroom.types import Finding
 
 VLLM_STACK = "vllm-stack"
@@ -28,6 +29,12 @@ UNREADABLE = declare(
     says="values.yaml is YAML that Helm reads",
     why="Helm stops before it renders anything",
     source="helm/helm pkg/chart/v2/loader/load.go @ e9b85e4; kubernetes-sigs/yaml yaml.go @ aadfabb",
+)  # fmt: skip
+BOOL_KEY = declare(
+    "helm-key-becomes-bool", Topic.HELM_VALUES, Severity.WARN,
+    says="a key that YAML 1.1 takes for true or false is quoted",
+    why="`n`, `y` and `on` become `false` and `true`: .Values.n is empty, without an error",
+    source="kubernetes-sigs/yaml yaml.go @ aadfabb (YAML 1.1; keys become text through JSON)",
 )  # fmt: skip
 UNKNOWN_CHART = declare(
     "helm-chart-unknown", Topic.HELM_VALUES, Severity.INFO,
@@ -102,6 +109,18 @@ def readable(c: Context) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@about(Topic.HELM_VALUES)
+def bool_keys(c: Context) -> Iterator[Finding]:
+    values = values_of(c)
+    for item in values.bool_keys[:20] if values is not None else ():
+        became = "true" if item.text.lower() in ("y", "yes", "on") else "false"
+        yield BOOL_KEY.found(
+            c, "helm_values", f"the key `{item.text}` is a boolean in YAML 1.1: Helm knows it as `{became}`, and "
+            f".Values.{item.text} is empty",
+            f'quote it ("{item.text}":), or choose another name', line=item.line,
+        )  # fmt: skip
+
+
 @about(Topic.K8S_SECRETS, Topic.K8S_SHM)
 def known_chart(c: Context) -> Iterator[Finding]:
     name = chart_of(c)
@@ -113,4 +132,4 @@ def known_chart(c: Context) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-RULES = (readable, known_chart)
+RULES = (readable, bool_keys, known_chart)

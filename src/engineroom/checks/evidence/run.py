@@ -73,6 +73,20 @@ def judge(context: Context, topics: Collection[Topic] = ()) -> tuple[list[Findin
 def _merge(figures: dict[str, Any], figure: Figure) -> None:
     known = figures.get(figure.name)
     if isinstance(known, dict) and isinstance(figure.value, dict):
-        figures[figure.name] = {**known, **figure.value}
+        merged = dict(known)
+        for key, value in figure.value.items():
+            merged[key] = _worse(merged[key], value) if key in merged else value
+        figures[figure.name] = merged
     else:
         figures[figure.name] = figure.value
+
+
+_RANK = {"ok": 0, "warn": 1, "error": 2}
+
+
+def _worse(old: Any, new: Any) -> Any:
+    """Of two verdicts about one field the harder one; facts that only the other has are kept."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return new
+    ranks = [_RANK.get(str(item.get("verdict")), 0) for item in (old, new)]
+    return {**new, **old} if ranks[0] > ranks[1] else {**old, **new}

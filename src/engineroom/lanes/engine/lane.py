@@ -5,12 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from engineroom.checks.base import SpecPlace
+from engineroom.checks.codes import declare
 from engineroom.lanes.base import LaneRequest, RepositoryContext, RepositoryRequest
 from engineroom.lanes.engine import build, repository
-from engineroom.names import LaneName, Severity, WeightFormat
+from engineroom.names import LaneName, Severity, Topic, WeightFormat
 from engineroom.render import TreeLayout
 from engineroom.spec import DeploymentSpec, Target
 from engineroom.types import ClientFields, Finding, GpuSku, StackRelease, Step
+
+NO_PAGED_FMHA = declare(
+    "fp8-engine-without-paged-fmha", Topic.SPEC, Severity.WARN,
+    says="an FP8 engine has the paged context FMHA that KV reuse and chunked context need",
+    why="with FP8 weights it goes with FP8 context FMHA only, documented for 8.9 and 9.0",
+    source="NVIDIA/TensorRT-LLM docs/source/advanced/gpt-attention.md; issue #2855",
+)  # fmt: skip
+FROZEN = declare(
+    "engine-lane-is-frozen", Topic.SPEC, Severity.INFO,
+    says="new services use the llmapi lane",
+    why="trtllm-build and the C++ backend end with the 1.2 line",
+    source="NVIDIA/TensorRT-LLM PR #15918, #15907, #16369",
+)  # fmt: skip
 
 _MODELS = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble")
 _LAYOUT = TreeLayout(
@@ -55,6 +70,7 @@ class EngineLane:
             )
             if wanted
         ]
+        at = SpecPlace(spec.targets.index(target), target.id)
         found = []
         if (
             spec.precision.weights is WeightFormat.FP8
@@ -62,28 +78,20 @@ class EngineLane:
             and not build.fp8_context_fmha_documented(sku.compute_capability)
         ):
             found.append(
-                Finding(
-                    "fp8-engine-without-paged-fmha",
-                    Severity.WARN,
-                    f"serving.{lost[0]}",
+                NO_PAGED_FMHA.found(
+                    at, f"serving.{lost[0]}",
                     f"an FP8 engine on {sku.id} (compute capability {sku.compute_capability}) is built "
                     f"without paged context FMHA, so {' and '.join(lost)} will be off",
                     "use lane: llmapi there, or set " + " and ".join(f"{n}: false" for n in lost),
-                    "NVIDIA/TensorRT-LLM docs/source/advanced/gpt-attention.md; issue #2855",
-                    target.id,
                 )
-            )
+            )  # fmt: skip
         found.append(
-            Finding(
-                "engine-lane-is-frozen",
-                Severity.INFO,
-                f"targets[{spec.targets.index(target)}].lane",
+            FROZEN.found(
+                at, "@.lane",
                 "the engine lane ends with the TensorRT-LLM 1.2 line; upstream removed it in July 2026",
                 "plan the move to lane: llmapi",
-                "NVIDIA/TensorRT-LLM PR #15918, #15907, #16369",
-                target.id,
             )
-        )
+        )  # fmt: skip
         return found
 
     def steps(self, request: LaneRequest) -> list[Step]:
