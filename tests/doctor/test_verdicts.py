@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import ast
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from engineroom.catalog.models import DRIVER_VERSION
 from engineroom.checks.base import TargetContext
 from engineroom.checks.codes import declare
+from engineroom.checks.require_cuda import evaluate
 from engineroom.names import Severity, Topic
 from engineroom.types import Finding
-
 
 NEEDED = declare(
     "driver-needed", Topic.SPEC, Severity.INFO,
@@ -115,6 +115,24 @@ def compare(
     )  # fmt: skip
 
 
+def _refused_by_image(c: TargetContext, driver: str) -> Finding | None:
+    """The container runtime applies the image's own rule before anything else; where it holds, the
+    floor of the CUDA line still counts."""
+    if not c.stack.require_cuda:
+        return None
+    met, why = evaluate(
+        c.stack.require_cuda, cuda=c.catalog.cuda_of_driver(driver), driver=driver, brand=c.sku.brand,
+        arch=c.sku.compute_capability,
+    )  # fmt: skip
+    if met is not False:
+        return None
+    return Finding(
+        "require-cuda-refused", Severity.ERROR, c.place("@.driver")[1],
+        f"NVIDIA_REQUIRE_CUDA of {c.stack.id}: {why[:300]}, so the container runtime refuses to start it",
+        "upgrade the driver, or use a stack of an older CUDA", "; ".join(c.stack.source), c.target_id,
+    )  # fmt: skip
+
+
 def driver_for_stack(c: TargetContext) -> Iterator[Finding]:
     source = "; ".join(c.stack.source)
     if c.target.driver is None:
@@ -128,6 +146,9 @@ def driver_for_stack(c: TargetContext) -> Iterator[Finding]:
                 source=source,
             )
         return
+    refusal = _refused_by_image(c, c.target.driver)
+    if refusal is not None:
+        yield refusal
     answer = compare(
         c.target.driver,
         cuda=c.stack.cuda,

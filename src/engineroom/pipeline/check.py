@@ -16,8 +16,12 @@ from engineroom.runner import model_source, texts
 from engineroom.types import Finding
 
 
-def check(job: Job) -> list[Finding]:
+def check(job: Job, *, artefacts: bool = True) -> list[Finding]:
     """All findings of all targets, worst first.
+
+    Args:
+        artefacts: judge checkpoints and engines in the workspace too. A verb that is about to make
+            them anew must not be stopped by an old one.
 
     Raises:
         SpecError, UsageError: the spec names a model folder, SKU, stack or file that is not there.
@@ -41,7 +45,7 @@ def check(job: Job) -> list[Finding]:
             model_source.tensor_shapes(job.local_model)  # damage is found before a model is loaded
         _tokenizer_folder(job)
         _calibration_file(job)
-    for evidence in target_evidence.contexts(job):
+    for evidence in target_evidence.contexts(job, artefacts=artefacts):
         findings += judge(evidence)[0]
     return order(findings)
 
@@ -72,7 +76,7 @@ def require_no_errors(job: Job) -> list[Finding]:
     Raises:
         FindingsError: names each error with its fix.
     """
-    findings = check(job)
+    findings = check(job, artefacts=False)
     errors = [f for f in findings if f.severity is Severity.ERROR]
     if errors:
         lines = [

@@ -141,6 +141,16 @@ class Job:
         groups = self.weight_recipe.group_size
         return (self.loaded.spec.precision.group_size or groups.default) if groups else None
 
+    @property
+    def checkpoint_prefix(self) -> str:
+        """Beginning of the folder name of checkpoints in the spec's two precisions.
+
+        Raises:
+            UsageError: no recipe for one of them.
+        """
+        group = f"-g{self.group_size}" if self.weight_recipe.group_size else ""
+        return f"{self.weight_recipe.id}{group}-kv_{self.kv_recipe.id}-"
+
     def lane_request(self, resolved: ResolvedTarget, checkpoint: str) -> LaneRequest:
         """What a lane method gets; `checkpoint` is relative to the workspace.
 

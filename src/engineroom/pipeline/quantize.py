@@ -84,8 +84,7 @@ def _version(package: str) -> str | None:
 
 
 def folder_name(job: Job, key: str) -> str:
-    group = f"-g{job.group_size}" if job.weight_recipe.group_size else ""
-    return f"{job.weight_recipe.id}{group}-kv_{job.kv_recipe.id}-{key[:12]}"
+    return f"{job.checkpoint_prefix}{key[:12]}"
 
 
 def find(job: Job) -> Checkpoint:

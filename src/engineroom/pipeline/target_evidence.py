@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from engineroom.checks.evidence import Context
 from engineroom.errors import UsageError, Where
+from engineroom.names import LaneName
 from engineroom.pipeline.job import Job, ResolvedTarget
 from engineroom.reading import Evidence
 from engineroom.runner import evidence_files
@@ -38,23 +41,33 @@ def model_parts(job: Job) -> evidence_files.Found:
     return evidence_files.Found(keep, {p: f for p, f in found.files.items() if p in keep})
 
 
-def contexts(job: Job) -> Iterator[Context]:
-    """One context a target, and one for each checkpoint and engine of it that was made before."""
+def contexts(job: Job, *, artefacts: bool) -> Iterator[Context]:
+    """One context a target, and with `artefacts` one for each checkpoint and engine that is there."""
     with job.located():
         model = model_parts(job)
     for item in job.targets:
         parts = _target_parts(job, item)
         yield _context(job, item, {**model.parts, **parts}, model.files)
-        for folder, names in _made(job, item):
+        for folder, names in _made(job, item) if artefacts else ():
             with job.located():
                 found = evidence_files.collect([folder])
             own = {name: found.parts[name] for name in names if name in found.parts}
             yield _context(job, item, {**parts, **own}, found.files)
 
 
-def _made(job: Job, item: ResolvedTarget) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    """Folders in the workspace: engines of this target, by the layout of `build`."""
+def _made(job: Job, item: ResolvedTarget) -> Iterator[tuple[Path, tuple[str, ...]]]:
+    """Folders in the workspace and the parts of them that are judged: checkpoints in the spec's
+    formats, and engines of this target, by the layouts of `quantize` and `build`."""
     target = item.target
+    try:
+        pattern = f"{glob.escape(job.checkpoint_prefix)}*"
+    except UsageError:
+        return  # a format that is not made here has no checkpoints either
+    for path in sorted((job.out / "checkpoints").glob(pattern)):
+        if (path / "hf/config.json").is_file():
+            yield path / "hf", _MODEL_PARTS
+        if target.lane is LaneName.ENGINE and (path / "trtllm/config.json").is_file():
+            yield path / "trtllm", ("checkpoint_config",)
     base = job.out.joinpath(
         "build", str(target.lane), item.stack.tensorrt_llm, item.sku.id,
         f"{target.tensor_parallel}x{target.pipeline_parallel}",

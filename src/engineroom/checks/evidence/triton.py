@@ -5,9 +5,30 @@ Later rules of the same topic win where two speak about one field of the figures
 
 from __future__ import annotations
 
-from engineroom.checks.evidence import triton_fallback, triton_template
+from engineroom.checks.evidence import (
+    disaggregated,
+    triton_batching,
+    triton_fallback,
+    triton_kv,
+    triton_launch,
+    triton_layout,
+    triton_requests,
+    triton_sequence,
+    triton_template,
+    triton_text,
+    triton_tokenizer,
+)
 
 RULES = (
     *triton_template.RULES,
     *triton_fallback.RULES,
+    *triton_text.RULES,
+    *triton_tokenizer.RULES,
+    *triton_batching.RULES,
+    *triton_layout.RULES,
+    *triton_launch.RULES,
+    *triton_kv.RULES,
+    *triton_requests.RULES,
+    *triton_sequence.RULES,
+    *disaggregated.RULES,
 )

@@ -67,7 +67,7 @@ def bls_instances(c: Context) -> Iterator[Answer]:
         count = model.config.instances
         if engine is not None:
             yield Figure("bls_instance_count", engine)
-        called = c.evidence.requests is None or any(repo.requests_to(c, model.name))
+        called = c.evidence.requests is None or repo.is_called(c, model.name)
         together = min(concurrency or 1, engine or concurrency or 1)
         if called and count < together:
             group = model.config.instance_groups[0]
@@ -82,15 +82,9 @@ def bls_instances(c: Context) -> Iterator[Answer]:
 
 
 def _engine_decoupled(c: Context) -> bool | None:
-    """None where no engine's config is there, or a placeholder stands in it."""
-    states = {bool(m.config.decoupled) for m in repo.engines(c) if not _policy_left(m)}
+    """The policy of the engine's model, where it is written."""
+    states = {m.config.decoupled for m in repo.engines(c)}
     return states.pop() if len(states) == 1 else None
-
-
-def _policy_left(model: repo.Model) -> bool:
-    policy = model.config.root.message("model_transaction_policy")
-    scalar = policy.scalar("decoupled") if policy else None
-    return bool(scalar and scalar.placeholders)
 
 
 def batched_requests(c: Context) -> Iterator[Answer]:

@@ -88,6 +88,8 @@ def parameter_texts(c: Context) -> Iterator[Answer]:
             if row is None:
                 if rows:
                     yield from _unread(c, model, key, rows, source)
+                elif c.evidence.triton_family == "llmapi":
+                    yield from _llmapi_unread(c, model, key)
                 continue
             outcome = triton_values.judge(row, scalar, c.trtllm)
             path = f"parameters.{key}"
@@ -139,6 +141,34 @@ def _unread(
     )  # fmt: skip
 
 
+# ---- the llmapi family
+_IN_MODEL_YAML = {
+    "gpt_model_path": "model", "tokenizer_dir": "tokenizer", "max_beam_width": "max_beam_width",
+    "batch_scheduler_policy": "scheduler_config.capacity_scheduler_policy",
+    "kv_cache_free_gpu_mem_fraction": "kv_cache_config.free_gpu_memory_fraction",
+    "max_tokens_in_paged_kv_cache": "kv_cache_config.max_tokens",
+    "enable_kv_cache_reuse": "kv_cache_config.enable_block_reuse",
+    "kv_cache_host_memory_bytes": "kv_cache_config.host_cache_size",
+    "enable_chunked_context": "enable_chunked_prefill",
+}  # fmt: skip
+
+
+def _llmapi_unread(c: Context, model: repo.Model, key: str) -> Iterator[Answer]:
+    """Parameters of the engine's backend: the llmapi model reads model.yaml only."""
+    known = repo.parameters(c).rows(repo.ENGINE, repo.CPP, None)
+    if key not in known or key == "FORCE_CPU_ONLY_INPUT_TENSORS":
+        return
+    there = _IN_MODEL_YAML.get(key)
+    yield UNREAD.found(
+        c, model.parameter_key(key), f"the llmapi model does not read `{key}` of {model.config.path}; its "
+        "arguments are in model.yaml", f"set {there} in model.yaml" if there else "take it out",
+        line=model.line(key), source=YAML_TRUTHY.source,
+    )  # fmt: skip
+    yield repo.field_figure(
+        f"parameters.{key}", Severity.ERROR, file=model.config.path, line=model.line(key), server=CHANGES
+    )
+
+
 # ---- model.yaml of the llmapi family
 _CHOICES = {
     ("scheduler_config", "capacity_scheduler_policy"): (
@@ -179,11 +209,12 @@ def llm_argument_choices(c: Context) -> Iterator[Answer]:
                 f"{', '.join(allowed)}, so the server does not start (nothing is replaced in silence)",
                 f"write {near}" if near else "write one of them",
             )  # fmt: skip
-        yield repo.field_figure(
-            name, None if good else Severity.ERROR, effective=value if good else None,
-            right=None if good else near, accepted=() if good else allowed,
-            server="reads" if good else REFUSES,
-        )  # fmt: skip
+        for field in (name, path[-1]):
+            yield repo.field_figure(
+                field, None if good else Severity.ERROR, effective=value if good else None,
+                right=None if good else near, accepted=() if good else allowed,
+                server="reads" if good else REFUSES,
+            )  # fmt: skip
 
 
 def _near(text: str, allowed: tuple[str, ...]) -> str | None:

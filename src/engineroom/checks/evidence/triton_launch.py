@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from itertools import islice
 
 from engineroom.checks.codes import declare
 from engineroom.checks.evidence import triton_repository as repo
 from engineroom.checks.evidence.context import Answer, Context, about
 from engineroom.checks.evidence.parallel import GPUS, RANKS
+from engineroom.checks.evidence.triton_mpi import (
+    Launch,
+    launch_of,
+    option,
+    participant_faults,
+    participant_sets,
+    world_of,
+)
 from engineroom.names import Severity, Topic
-from engineroom.reading import cpp_values
 from engineroom.types import Figure
 
 _EXECUTOR = "NVIDIA/TensorRT-LLM cpp/tensorrt_llm/executor/executorImpl.cpp (1.3.0rc3)"
@@ -76,99 +83,9 @@ NO_MPI = declare(
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Launch:
-    """How the processes start, from the stated facts and else from the command line.
-
-    Attributes:
-        blocks: of an mpirun line, (number of processes, the words of the program).
-    """
-
-    mode: str | None
-    spawn: bool
-    ranks: int | None
-    nodes: int | None
-    no_mpi: bool
-    blocks: tuple[tuple[int, tuple[str, ...]], ...]
-
-    @property
-    def pre_spawned(self) -> bool:
-        return self.mode == "orchestrator" and not self.spawn
-
-
-_COUNT = ("-n", "-np", "--np", "-c", "--n")
-MAX_RANKS = 100_000
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isdecimal() and int(text[:9]) <= MAX_RANKS and len(text) < 9 else None
-
-
-def _option(argv: tuple[str, ...], name: str) -> str | None:
-    for at, word in enumerate(argv):
-        if word == name and at + 1 < len(argv):
-            return argv[at + 1]
-        if word.startswith(f"{name}="):
-            return word.split("=", 1)[1]
-    return None
-
-
-def mpi_blocks(argv: tuple[str, ...]) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    """`mpirun -n 2 a : -n 1 b` as ((2, a), (1, b)); empty where there is no mpirun."""
-    start = next(
-        (i for i, w in enumerate(argv) if w.rsplit("/", 1)[-1] in ("mpirun", "mpiexec")), None
-    )
-    if start is None:
-        return ()
-    blocks: list[tuple[int, tuple[str, ...]]] = []
-    words: list[str] = []
-    for word in (*argv[start + 1 :], ":"):
-        if word != ":":
-            words.append(word)
-        elif words:
-            count = next(
-                (_option(tuple(words), n) for n in _COUNT if _option(tuple(words), n)), "1"
-            )
-            blocks.append((_number(count or "1") or 1, tuple(words)))
-            words = []
-    return tuple(blocks)
-
-
-def launch_of(c: Context) -> Launch | None:
-    facts = c.evidence.launch
-    if facts is None:
-        return None
-    argv = facts.argv or ()
-    env = c.evidence.env or {}
-    blocks = mpi_blocks(argv)
-    mode, spawn = facts.mode, facts.spawn_processes
-    if mode is None:
-        if "--multi-model" in argv or env.get("TRTLLM_ORCHESTRATOR") == "1":
-            mode = "orchestrator"
-        elif blocks or _option(argv, "--world_size"):
-            mode = "leader"
-    if spawn is None:
-        spawn = not (
-            "--disable-spawn-processes" in argv
-            or env.get("TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES") == "0"
-        )
-    ranks = facts.mpi_ranks
-    if ranks is None and blocks:
-        ranks = sum(count for count, _ in blocks)
-    if ranks is None and (stated := _option(argv, "--world_size")):
-        ranks = _number(stated)
-    return Launch(mode, spawn, ranks, facts.nodes, "--no-mpi" in argv, blocks)
-
-
-_LOG_WORLD = re.compile(r"mpiSize == tp ?\* ?pp(?: ?\* ?cp)?\s{0,4}\((\d{1,6}) != (\d{1,6})\)")
-
-
-def world_of(c: Context) -> int | None:
-    """tp x pp: from the engine, else from the assertion in the log that names it."""
-    world = repo.world_size(c)
-    if world is None and c.evidence.log and (found := _LOG_WORLD.search(c.evidence.log)):
-        world = int(found[2])
-    return world
+_LOG_LOADING = re.compile(
+    r"^.{0,60}?[IWE]\d{4} [\d:.]{8,20} (\d{1,9}) .{0,80}?loading: ([\w.-]{1,100}):\d", re.MULTILINE
+)
 
 
 @about(Topic.MPI_LAUNCH)
@@ -183,8 +100,8 @@ def ranks(c: Context) -> Iterator[Answer]:
     needed = world
     if launch.mode == "orchestrator":
         needed = 1 if launch.spawn else 1 + world * instances
-        stated = [i for m in engines for ids in _sets(m) or () for i in ids]
-        if launch.pre_spawned and stated and not list(_faults(engines, world)):
+        stated = [i for m in engines for ids in participant_sets(m) or () for i in ids]
+        if launch.pre_spawned and stated and not list(participant_faults(engines, world)):
             needed = 1 + max(stated)
     if launch.mode is not None:
         yield Figure("mpi_ranks", needed)
@@ -229,34 +146,6 @@ def _nodes(c: Context, launch: Launch, world: int, instances: int) -> Iterator[A
         )  # fmt: skip
 
 
-def _sets(model: repo.Model) -> list[list[int]] | None:
-    scalar = model.config.parameters.get("participant_ids")
-    if scalar is None or scalar.placeholders or not scalar.text.strip():
-        return None
-    return cpp_values.device_sets(scalar.text)
-
-
-def _faults(engines: tuple[repo.Model, ...], world: int) -> Iterator[tuple[repo.Model, str]]:
-    """What the executor refuses in participant_ids of pre-spawned mode, beside rank 0."""
-    used: dict[int, str] = {}
-    for model in engines:
-        sets = _sets(model)
-        if sets is None:
-            continue
-        count = model.config.instances or 1
-        if len(sets) != count:
-            yield model, f"{len(sets)} sets of ranks for {count} instance{'s' * (count > 1)}"
-        for ids in sets:
-            if len(ids) != world:
-                yield model, f"{len(ids)} ranks where tp x pp is {world}"
-            for rank in ids:
-                if rank in used:
-                    yield model, f"rank {rank} is already {used[rank]}'s"
-                if rank == 0 or rank < 0:
-                    yield model, f"rank {rank}"
-                used[rank] = model.name
-
-
 @about(Topic.MPI_LAUNCH)
 def participants(c: Context) -> Iterator[Answer]:
     launch, world, engines = launch_of(c), world_of(c), repo.engines(c)
@@ -264,7 +153,7 @@ def participants(c: Context) -> Iterator[Answer]:
         return
     if launch.mode == "orchestrator" and launch.spawn:
         for model in engines:
-            if _sets(model) is not None:
+            if participant_sets(model) is not None:
                 yield PARTICIPANTS_SPAWNED.found(
                     c, model.parameter_key("participant_ids"),
                     f"participant_ids of {model.config.path} are set, and the orchestrator spawns its workers",
@@ -278,11 +167,11 @@ def participants(c: Context) -> Iterator[Answer]:
     right = _right(engines, world)
     listed = {m.index: ids for m, ids in zip(engines, right)}
     yield Figure("participant_ids", [listed.get(m.index, "") for m in repo.models(c)])
-    faults = list(_faults(engines, world))
+    faults = list(islice(participant_faults(engines, world), 32))
     for model in engines:
         key = model.parameter_key("participant_ids")
         fix = f"write participant_ids {listed[model.index]}"
-        sets = _sets(model)
+        sets = participant_sets(model)
         if sets is None:
             yield PARTICIPANTS_MISSING.found(
                 c,
@@ -306,7 +195,7 @@ def participants(c: Context) -> Iterator[Answer]:
 
 def _right(engines: tuple[repo.Model, ...], world: int) -> list[str]:
     """Ids as given when all are sound, else counted up from 1."""
-    if not list(_faults(engines, world)) and all(_sets(m) is not None for m in engines):
+    if not list(participant_faults(engines, world)) and all(participant_sets(m) is not None for m in engines):
         return [m.config.parameters["participant_ids"].text for m in engines]
     texts, following = [], 1
     for model in engines:
@@ -320,7 +209,7 @@ def _right(engines: tuple[repo.Model, ...], world: int) -> list[str]:
 
 def _leader(c: Context, engines: tuple[repo.Model, ...], world: int) -> Iterator[Answer]:
     for model in engines:
-        for ids in _sets(model) or ():
+        for ids in participant_sets(model) or ():
             if len(ids) != world or len(set(ids)) != len(ids):
                 yield PARTICIPANTS.found(
                     c, model.parameter_key("participant_ids"),
@@ -328,6 +217,25 @@ def _leader(c: Context, engines: tuple[repo.Model, ...], world: int) -> Iterator
                     "take participant_ids out: leader mode uses ranks 0 to tp x pp - 1",
                     line=model.line("participant_ids"),
                 )  # fmt: skip
+
+
+@about(Topic.MPI_LAUNCH)
+def loads_in_log(c: Context) -> Iterator[Answer]:
+    """Processes of a log that load the same model: only engines are loaded by each rank."""
+    processes: dict[str, set[str]] = {}
+    for found in _LOG_LOADING.finditer(c.evidence.log or ""):
+        processes.setdefault(found[2], set()).add(found[1])
+    known = {m.name for m in repo.engines(c)}
+    many = sorted(
+        name for name, pids in processes.items()
+        if len(pids) > 1 and name not in known and not (not known and _engine_name(name))
+    )  # fmt: skip
+    if many:
+        yield LOADS.found(
+            c, "log", f"{len(processes[many[0]])} processes load {', '.join(many[:6])}; these belong on rank 0",
+            "start each further rank with --model-control-mode=explicit --load-model=tensorrt_llm, as "
+            "launch_triton_server.py does",
+        )  # fmt: skip
 
 
 @about(Topic.MPI_LAUNCH)
@@ -347,7 +255,7 @@ def loaded_models(c: Context) -> Iterator[Answer]:
         rank += count
         if later < 1 or not any(w.rsplit("/", 1)[-1] == "tritonserver" for w in words):
             continue
-        if _option(words, "--model-control-mode") == "explicit":
+        if option(words, "--model-control-mode") == "explicit":
             loads = [w.split("=", 1)[1] for w in words if w.startswith("--load-model=")]
             loads += [words[i + 1] for i, w in enumerate(words[:-1]) if w == "--load-model"]
             bad = [name for name in others if name in loads or "*" in loads]
@@ -397,4 +305,4 @@ def built_layout(c: Context) -> Iterator[Answer]:
             )  # fmt: skip
 
 
-RULES = (ranks, participants, loaded_models, built_layout)
+RULES = (ranks, participants, loads_in_log, loaded_models, built_layout)

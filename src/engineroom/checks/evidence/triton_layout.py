@@ -57,6 +57,13 @@ NOT_ENOUGH = declare(
     source=_MULTI,
 )  # fmt: skip
 
+LEADER = declare(
+    "instances-in-leader-mode", Topic.PARALLEL_LAYOUT, Severity.ERROR,
+    says="several instances of an engine over several GPUs run in orchestrator mode",
+    why="leader mode is one MPI world of tp x pp ranks for one instance; more need a server each",
+    source=_MULTI + " (Leader Mode: a server for each instance; Orchestrator Mode)",
+)  # fmt: skip
+
 
 def _sets(model: repo.Model) -> list[list[int]] | None:
     scalar = model.config.parameters.get("gpu_device_ids")
@@ -130,6 +137,13 @@ def _placed(c: Context, model: repo.Model, world: int, gpus: int | None) -> Iter
             "the stack is older than Triton 24.08",
             "make a model folder for each instance, each with its own gpu_device_ids, or use 24.08 or later",
         )  # fmt: skip
+    launch = c.evidence.launch
+    if count > 1 and world > 1 and launch is not None and launch.mode == "leader":
+        yield LEADER.found(
+            c, model.key("instance_group"), f"{count} instances of {model.config.path} with {world} ranks each, "
+            "and the server runs in leader mode", "use orchestrator mode (--multi-model), or a server for each "
+            "instance with a proxy before them",
+        )  # fmt: skip
     if sets is None:
         if count > 1 and world > 1:
             yield SETS.found(
@@ -143,7 +157,7 @@ def _placed(c: Context, model: repo.Model, world: int, gpus: int | None) -> Iter
             f"{model.config.path} has {count} instance{'s' * (count > 1)}", remedy, line=line,
         )  # fmt: skip
     nodes = _nodes(c, model)
-    for ids in sets:
+    for ids in sets[:16]:
         if len(ids) * nodes != world or len(set(ids)) != len(ids):
             yield SET_SIZE.found(
                 c, key, f"the set {_text([ids])} of gpu_device_ids names {len(set(ids))} GPUs"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +93,8 @@ def role_of(config: ModelConfig, family: str | None) -> tuple[str | None, str]:
         return None, PYTHON
     if config.backend == CPP:
         return ENGINE, CPP
+    if family == "llmapi":
+        return None, PYTHON
     for part, role in _BY_NAME:
         if part in config.folder or part in config.name:
             return role, PYTHON
@@ -104,7 +105,7 @@ def role_of(config: ModelConfig, family: str | None) -> tuple[str | None, str]:
             if role == ENGINE:
                 return role, PYTHON if config.backend == PYTHON else CPP
             return role, PYTHON
-    if "tensorrt_llm" in config.folder and config.backend != PYTHON and family != "llmapi":
+    if "tensorrt_llm" in config.folder and config.backend != PYTHON:
         return ENGINE, CPP
     if (
         config.backend == PYTHON
@@ -173,9 +174,9 @@ def world_size(c: Context) -> int | None:
     return mapping.world_size
 
 
-def requests_to(c: Context, name: str) -> Iterator[int]:
-    """Indexes of the requests that call a model by this name."""
-    return (i for i, r in enumerate(c.evidence.requests or ()) if r.model == name)
+def is_called(c: Context, name: str) -> bool:
+    """Whether a request names this model."""
+    return any(r.model == name for r in c.evidence.requests or ())
 
 
 def int_parameter(model: Model, key: str) -> int | None:

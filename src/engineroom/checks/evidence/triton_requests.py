@@ -82,10 +82,8 @@ LORA_NOT_BUILT = declare(
 
 # ---- decoupled
 def _stated(model: repo.Model) -> bool | None:
-    """The policy of a model; None where a placeholder stands in it."""
-    policy = model.config.root.message("model_transaction_policy")
-    scalar = policy.scalar("decoupled") if policy else None
-    return None if scalar and scalar.placeholders else bool(model.config.decoupled)
+    """The policy as written; an excerpt that leaves it out says nothing."""
+    return model.config.decoupled
 
 
 def decoupled_of(c: Context, name: str | None) -> bool | None:
@@ -175,7 +173,8 @@ def beams(c: Context) -> Iterator[Answer]:
     if wanted:
         yield Figure("required_max_beam_width", max(b for _, b in wanted))
     if _pytorch(c):
-        value = (c.evidence.model_yaml or {}).get("max_beam_width")
+        # Arguments without it serve width 1 (BuildConfig's and TorchLlmArgs' default).
+        value = c.evidence.model_yaml.get("max_beam_width", 1) if c.evidence.model_yaml else None
         if isinstance(value, bool) or not isinstance(value, int):
             return
         for at, width in wanted:

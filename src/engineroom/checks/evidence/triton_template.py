@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from engineroom.catalog.load import in_range
 from engineroom.checks.codes import Code, declare
 from engineroom.checks.evidence import triton_repository as repo
 from engineroom.checks.evidence import triton_types, triton_values
@@ -84,8 +85,21 @@ TABLE_TYPE = declare(
     "tensorrtllm_backend docs/model_config.md @ v0.19.0",
 )  # fmt: skip
 
+ABSENT = declare(
+    "required-parameter-absent", Topic.TEMPLATE_FILL, Severity.ERROR,
+    says="a complete config of the C++ backend has every parameter that it reads without a fallback",
+    why="from 0.19 on the backend reads three parameters of guided decoding outside any catch: without "
+    "them, even empty, the model does not load",
+    source="triton-inference-server/tensorrtllm_backend inflight_batcher_llm/src/model_instance_state.cc @ v0.19.0 "
+    "(getGuidedDecodingConfigFromParams); NVIDIA/TensorRT-LLM triton_backend/inflight_batcher_llm/src (1.3.0rc3)",
+)  # fmt: skip
+
 # Strings that triton core resolves while it loads the model.
 _RESOLVED = {"name", "platform", "backend", "runtime", "ensemble_scheduling.step.model_name"}
+
+
+# Messages that a file has once: what is wrong in them is told under their own name as well.
+_SINGLE = ("model_transaction_policy", "dynamic_batching", "instance_group", "ensemble_scheduling")
 
 
 @dataclass(frozen=True)
@@ -171,9 +185,43 @@ def leftovers(c: Context) -> Iterator[Answer]:
     """Every placeholder left in the configs."""
     for model in repo.models(c):
         place = _place(c, model)
+        defaulted: list[tuple[Value, triton_values.Outcome]] = []
         for value in model.config.values:
-            if value.scalar.placeholders:
-                yield from _answers(place, value, *unfilled(place, value))
+            if not value.scalar.placeholders:
+                continue
+            code, outcome = unfilled(place, value)
+            if code is DEFAULTED and value.parameter is not None:
+                defaulted.append((value, outcome))
+            else:
+                yield from _answers(place, value, code, outcome)
+        if len(defaulted) <= _APART:
+            for value, outcome in defaulted:
+                yield from _answers(place, value, DEFAULTED, outcome)
+        else:
+            yield from _together(place, defaulted)
+
+
+_APART = 6
+"""Up to so many unfilled parameters of a file are told one by one; templates have dozens."""
+
+
+def _together(
+    place: _Place, defaulted: list[tuple[Value, triton_values.Outcome]]
+) -> Iterator[Answer]:
+    told = ", ".join(
+        str(value.parameter)[:60]
+        + (f" ({triton_values.show(o.effective)})" if o.effective is not None else "")
+        for value, o in defaulted[:60]
+    )
+    yield DEFAULTED.found(
+        place.c, place.key("parameters"),
+        f"{len(defaulted)} parameters of {place.file} hold placeholders that were not filled; each counts as not "
+        f"specified, and its default holds: {told}",
+        "fill those that matter, and take the others out",
+        source=repo.parameter_source(place.c, place.model), line=defaulted[0][0].line,
+    )  # fmt: skip
+    for value, outcome in defaulted:
+        yield _figure(place, value, outcome, repo.first_placeholder(value.scalar))
 
 
 @about(Topic.TEMPLATE_FILL)
@@ -219,6 +267,30 @@ def _wrong(place: _Place, value: Value) -> Iterator[Answer]:
         severity=outcome.severity, line=value.line,
     )  # fmt: skip
     yield _figure(place, value, outcome, None)
+
+
+_UNGUARDED = ("tokenizer_dir", "xgrammar_tokenizer_info_path", "guided_decoding_backend")
+
+
+@about(Topic.TEMPLATE_FILL)
+def absent_parameters(c: Context) -> Iterator[Answer]:
+    """Only of files that are whole (tensors and both main parameters): an excerpt lacks what it likes."""
+    if c.trtllm is None or not in_range(c.trtllm, ">=0.19.dev0"):
+        return
+    for model in repo.engines(c):
+        parameters = model.config.parameters
+        whole = "input_ids" in model.config.tensors("input") and {
+            "gpt_model_path",
+            "gpt_model_type",
+        } <= set(parameters)
+        missing = [key for key in _UNGUARDED if key not in parameters]
+        if model.backend != repo.CPP or not whole or not missing:
+            continue
+        yield ABSENT.found(
+            c, model.parameter_key(missing[0]), f"{model.config.path} has no {', '.join(missing)}: the backend of "
+            f"TensorRT-LLM {c.trtllm} stops with `Cannot find parameter with name: {missing[0]}`",
+            "add each of them, with an empty string_value when guided decoding is not used",
+        )  # fmt: skip
 
 
 # ---- a template and the values for it
@@ -270,7 +342,8 @@ def _filled(
 ) -> Iterator[Answer]:
     text = PLACEHOLDER.sub(lambda found: given[found[1]], value.scalar.text)
     name = next(iter(given))
-    after = replace(value, scalar=Scalar(text, value.line, value.scalar.quoted))
+    quoted = value.scalar.quoted
+    after = replace(value, scalar=Scalar(text if quoted else text.strip(), value.line, quoted))
     outcome = _judged(place, after)
     if outcome is None or outcome.severity is None:
         return
@@ -308,4 +381,4 @@ def _judged(place: _Place, value: Value) -> triton_values.Outcome | None:
     return triton_types.legal_but_wrong(place.c, value, place.model.role)
 
 
-RULES = (leftovers, refused_values, template_and_values)
+RULES = (leftovers, refused_values, absent_parameters, template_and_values)

@@ -72,6 +72,12 @@ def _templated(c: Context) -> set[bool]:
     return {r.text_is_templated for r in _requests(c) if r.text_is_templated is not None}
 
 
+def _begins_with_bos(c: Context) -> bool:
+    config = c.evidence.tokenizer_config
+    bos = config.bos_token if config else None
+    return bool(bos) and any((r.text_input or "").startswith(str(bos)) for r in _requests(c))
+
+
 @about(Topic.TOKENISATION)
 def special_tokens(c: Context) -> Iterator[Answer]:
     tokenizer, kinds = c.evidence.tokenizer, _templated(c)
@@ -83,14 +89,14 @@ def special_tokens(c: Context) -> Iterator[Answer]:
         scalar = model.config.parameters.get("add_special_tokens")
         outcome = triton_values.judge(row, scalar, c.trtllm) if scalar else None
         left = scalar is None or bool(scalar.placeholders) or scalar.text == ""
-        # From 0.11 on, what cannot be read is true; only older models take it for false.
-        effective = outcome.effective if outcome and not left else row.defaults(c.trtllm)[-1]
+        effective = outcome.effective if outcome and not left else row.defaults(c.trtllm)[0]
         right = None
         if adds and len(kinds) == 1:
             right = not kinds.copy().pop()
         severity: Severity | None = None
         if adds and effective is True and True in kinds:
-            severity = Severity.WARN if left or False in kinds else Severity.ERROR
+            # With the text at hand BOS is seen twice; else only the client's habit is known.
+            severity = Severity.ERROR if _begins_with_bos(c) else Severity.WARN
             written = "is not set" if scalar is None else f"is `{scalar.shown}`"
             yield DOUBLE_BOS.found(
                 c, model.parameter_key("add_special_tokens"),
@@ -120,6 +126,43 @@ def special_tokens(c: Context) -> Iterator[Answer]:
                 placeholder=repo.first_placeholder(scalar) if scalar else None,
                 server="changes" if severity else "reads",
             )  # fmt: skip
+
+
+@about(Topic.TOKENISATION)
+def first_ids(c: Context) -> Iterator[Answer]:
+    """The ids that the first prompt begins with: special tokens of its text, and BOS if it is added."""
+    tokenizer, config = c.evidence.tokenizer, c.evidence.tokenizer_config
+    ids = (tokenizer.token_ids if tokenizer else None) or {}
+    bos = ids.get(config.bos_token or "") if config else None
+    texts = [r for r in _requests(c) if r.text_input is not None]
+    models = [m for m in repo.models(c) if m.role == repo.PREPROCESSING]
+    if not texts or not models or bos is None or tokenizer is None:
+        return
+    written = _leading(texts[0].text_input or "", ids)
+    scalar = models[0].config.parameters.get("add_special_tokens")
+    row = repo.rows(c, models[0])["add_special_tokens"]
+    added = (
+        triton_values.judge(row, scalar, c.trtllm).effective
+        if scalar
+        else row.defaults(c.trtllm)[0]
+    )
+    yield Figure("prompt_ids_prefix", [bos] * bool(added and tokenizer.adds_bos) + written)
+    right = written if written[:1] == [bos] or not tokenizer.adds_bos else [bos, *written]
+    yield Figure("prompt_ids_prefix_right", right)
+
+
+def _leading(text: str, ids: dict[str, int]) -> list[int]:
+    """Special tokens at the very front of a text, the longest match first."""
+    names = sorted((n for n in ids if n), key=len, reverse=True)[:1000]
+    found: list[int] = []
+    at = 0
+    while len(found) < 8:
+        name = next((n for n in names if text.startswith(n, at)), None)
+        if name is None:
+            break
+        found.append(ids[name])
+        at += len(name)
+    return found
 
 
 def _is_engine_family(c: Context) -> bool:
@@ -264,4 +307,4 @@ def log_probs(c: Context) -> Iterator[Answer]:
             )  # fmt: skip
 
 
-RULES = (special_tokens, end_id, stop_words_tensor, echoed_prompt, log_probs)
+RULES = (special_tokens, first_ids, end_id, stop_words_tensor, echoed_prompt, log_probs)

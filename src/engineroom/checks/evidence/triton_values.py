@@ -56,11 +56,9 @@ def judge(row: ParameterRow, scalar: Scalar, version: str | None) -> Outcome:
     return _number(row, scalar.text, version)
 
 
-def fallback(row: ParameterRow, version: str | None, meant: Any = None) -> Any:
-    """The default in force; where versions differ and none is known, the one that was not meant."""
-    known = row.defaults(version)
-    other = [value for value in known if meant is not None and value != meant]
-    return (other or known)[0]
+def fallback(row: ParameterRow, version: str | None) -> Any:
+    """The default in force; the one listed first where it changed and no version is known."""
+    return row.defaults(version)[0]
 
 
 def _default_words(row: ParameterRow, version: str | None) -> str:
@@ -75,7 +73,7 @@ def show(value: Any) -> str:
 def _unfilled(row: ParameterRow, scalar: Scalar, version: str | None) -> Outcome:
     left = f"`{scalar.shown}` is a placeholder that was not filled"
     if row.unfilled == "refuse":
-        return Outcome(REFUSES, Severity.ERROR, f"{left}; the model does not load ({row.effect})",
+        return Outcome(REFUSES, Severity.ERROR, f"{left}; the model cannot serve ({row.effect})",
                        right=row.right)  # fmt: skip
     if row.unfilled == "ignore":
         return Outcome(IGNORES, None, f"{left}; it counts as unset", fallback(row, version))
@@ -102,7 +100,7 @@ def _lost(row: ParameterRow, text: str, version: str | None, meant: Any, takes: 
     if row.unreadable == "refuse":
         return Outcome(REFUSES, Severity.ERROR,
                        f"`{text[:60]}` is refused: {takes}; the model does not load", right=right)  # fmt: skip
-    effective = fallback(row, version, meant)
+    effective = fallback(row, version)
     return Outcome(
         CHANGES, Severity.ERROR,
         f"`{text[:60]}` cannot be read: {takes}. It counts as not specified, so "
@@ -167,7 +165,7 @@ def _list(row: ParameterRow, text: str, version: str | None) -> Outcome:
     if sets is not None:
         return Outcome(READS, None, f"read as {sets[:8]}", text)
     read = []
-    for piece in text.split(";"):
+    for piece in text.split(";")[: cpp.MAX_ITEMS]:
         numbers = cpp.csv_ints(piece)
         if numbers is None:
             break

@@ -89,6 +89,12 @@ def _tensorrt_llm(request: RepositoryRequest, facts: Mapping[str, Any]) -> dict[
         "enable_chunked_context": "true" if paged and serving.chunked_context else "false",
         # Without it the answer repeats the prompt, and clients measure the prompt as output.
         "exclude_input_in_output": "true",
+        # The C++ backend reads these three unguarded since 0.19: absent, the model does not load
+        # (tensorrtllm_backend inflight_batcher_llm/src/model_instance_state.cc @ v0.19.0). Empty
+        # means no guided decoding.
+        "tokenizer_dir": request.tokenizer_dir,
+        "guided_decoding_backend": "",
+        "xgrammar_tokenizer_info_path": "",
         "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
         "executor_worker_path": "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker",
     }
