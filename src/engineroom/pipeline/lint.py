@@ -15,6 +15,7 @@ from engineroom.checks.evidence import Context, evidence_rules, judge
 from engineroom.errors import UsageError, Where
 from engineroom.names import Severity, Stage, Topic
 from engineroom.reading import Evidence
+from engineroom.reading.files import TextFile
 from engineroom.runner import evidence_files
 from engineroom.spec.model import StackRef
 from engineroom.types import Finding
@@ -81,11 +82,15 @@ def lint(
         found.put("build_argv", evidence_files.command_line(command), Path("--command"))
     known = Catalog(catalog)
     _add_options(found, known, stage=stage, stack=stack, sku=sku, lane=lane)
-    _settle(found)
-    evidence = _validated(found)
-    findings, figures = judge(
-        Context(evidence, known, found.files), tuple(_topic(name) for name in topics)
-    )
+    templates = _settle(found)
+    wanted = tuple(_topic(name) for name in topics)
+    context = Context(_validated(found), known, found.files)
+    findings, figures = judge(context, wanted)
+    helm = {Topic.HELM_VALUES, Topic.HELM_SIZE}
+    for text, file in templates if not wanted or helm & set(wanted) else ():
+        one = context.evidence.model_copy(update={"helm_template": text})
+        files = {**found.files, "helm_template": file}
+        findings += judge(Context(one, known, files), tuple(helm & set(wanted) or helm))[0]
     return LintReport(order(findings), figures, dict(sorted(found.files.items())))
 
 
@@ -158,12 +163,19 @@ def _mapping(parts: dict[str, Any], name: str) -> dict[str, Any]:
     return value
 
 
-def _settle(found: evidence_files.Found) -> None:
-    """What follows from several files together: the family, and one template beside its values."""
-    templates = found.parts.pop("_helm_templates", [])
+def _settle(found: evidence_files.Found) -> list[tuple[TextFile, str]]:
+    """What follows from several files together: the family, and a chart's templates.
+
+    Returns:
+        The templates of a chart that has several, with their files: each is judged by itself.
+    """
+    raw = found.parts.pop("_helm_templates", [])
+    names = [found.files.pop(f"_helm_templates[{i}]") for i in range(len(raw))]
+    templates = [(TextFile(**item), name) for item, name in zip(raw, names, strict=True)]
     if len(templates) == 1 and "helm_template" not in found.parts:
-        found.parts["helm_template"] = templates[0]
-        found.files["helm_template"] = found.files["_helm_templates[0]"]
+        found.parts["helm_template"] = raw[0]
+        found.files["helm_template"] = names[0]
+        templates = []
     configs = found.parts.get("triton_configs")
     if configs and "triton_family" not in found.parts and isinstance(configs, list):
         texts = "".join(str(item.get("text", "")) for item in configs if isinstance(item, dict))
@@ -171,6 +183,7 @@ def _settle(found: evidence_files.Found) -> None:
             found.parts["triton_family"] = "inflight_batcher_llm"
         elif "model_yaml" in found.parts:
             found.parts["triton_family"] = "llmapi"
+    return templates
 
 
 def _validated(found: evidence_files.Found) -> Evidence:
