@@ -15,7 +15,8 @@ _LFS = b"version https://git-lfs"
 
 
 def listing(path: Path) -> list[dict[str, Any]]:
-    """Tensors of one file in file order; none for a Git LFS pointer, which its size and head show.
+    """Tensors of one file in file order; none for an empty file or a Git LFS pointer, which the
+    folder's listing shows.
 
     Scalars in F32 carry their value: KV and activation scales are judged by it.
 
@@ -32,6 +33,12 @@ def listing(path: Path) -> list[dict[str, Any]]:
             if length > min(size, MAX_HEADER):
                 raise ValueError("its header is longer than the file")
             header = json.loads(file.read(length))
+            end = max(
+                (int(e["data_offsets"][1]) for n, e in header.items() if n != "__metadata__"),
+                default=0,
+            )
+            if 8 + length + end > size:
+                raise ValueError(f"cut off: {8 + length + end} bytes expected, {size} there")
             tensors = [
                 {"name": name, "dtype": str(entry["dtype"]),
                  "shape": [int(n) for n in entry["shape"]], "at": int(entry["data_offsets"][0])}
