@@ -116,9 +116,17 @@ class Quantization(Excerpt):
     exclude_modules: tuple[Text, ...] | None = None
 
 
+class Producer(Excerpt):
+    """Who wrote the checkpoint."""
+
+    name: Text | None = None
+    version: Text | None = None
+
+
 class QuantConfig(Excerpt):
     """`hf_quant_config.json` of a ModelOpt checkpoint."""
 
+    producer: Producer | None = None
     quantization: Quantization | None = None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from engineroom.checks.evidence import (
+    attention,
     build_flags,
     calibration,
     checkpoint_files,
@@ -41,6 +42,7 @@ MODULES: tuple[Any, ...] = (
     kv_budget,
     llm_args,
     build_flags,
+    attention,
     constraints,
     triton,
     kubernetes,

@@ -44,6 +44,13 @@ NUMPY = declare(
     source="package metadata of nvidia-pytriton (Requires-Dist: numpy)",
 )  # fmt: skip
 
+WRITER = declare(
+    "checkpoint-newer-than-runtime", Topic.VERSIONS, Severity.INFO,
+    says="a checkpoint was written by versions no newer than those that the runtime is built with",
+    why="newer writers may add keys and layouts that an older reader ignores",
+    source="NVIDIA/TensorRT-LLM requirements.txt of the release (nvidia-modelopt, transformers)",
+)  # fmt: skip
+
 
 def _version(text: str | None) -> Version | None:
     try:
@@ -149,4 +156,28 @@ def rope_parameters(c: Context) -> Iterator[Answer]:
         )  # fmt: skip
 
 
-RULES = (modelopt_transformers, runtime_transformers, pytriton_numpy, rope_scaling, rope_parameters)
+@about(Topic.VERSIONS)
+def writers(c: Context) -> Iterator[Answer]:
+    """ModelOpt and transformers that wrote the files, against the runtime's pins."""
+    if c.trtllm is None:
+        return
+    row = next((r for r in c.catalog.writers.runtimes if in_range(c.trtllm, r.tensorrt_llm)), None)
+    quant, hf = c.evidence.quant_config, c.evidence.hf_config
+    producer = quant.producer if quant else None
+    made_by = producer.version if producer and (producer.name or "modelopt") == "modelopt" else None
+    for name, key, written, pin in (
+        ("ModelOpt", "quant_config.producer.version", made_by, row.modelopt if row else None),
+        ("transformers", "hf_config.transformers_version", hf.transformers_version if hf else None,
+         row.transformers if row else None),
+    ):  # fmt: skip
+        wrote, reads = _version(written), _version((pin or "").lstrip("=~<>! ").split(",")[0])
+        if row is None or wrote is None or reads is None or wrote.release[:2] <= reads.release[:2]:
+            continue
+        yield WRITER.found(
+            c, key, f"written by {name} {written}; TensorRT-LLM {c.trtllm} is built with {pin}",
+            "compare answers on parity prompts; write it again with the older version if they differ",
+            source="; ".join(row.source),
+        )  # fmt: skip
+
+
+RULES = (writers, modelopt_transformers, runtime_transformers, pytriton_numpy, rope_scaling, rope_parameters)
