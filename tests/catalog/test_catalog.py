@@ -83,7 +83,8 @@ def test_precision_cells(catalog):
     assert cell("llmapi", "1.2.1", "nvfp4", "10.0") is Support.YES
     assert cell("llmapi", "1.2.1", "w4a16_awq", "10.0") is Support.NO
     assert cell("llmapi", "1.4.0rc4", "w4a16_awq", "10.0") is Support.YES
-    assert cell("engine", "1.2.1", "w4a16_awq", "10.0") is Support.UNKNOWN
+    assert cell("engine", "1.2.1", "w4a16_awq", "10.0") is Support.NO
+    assert cell("engine", "1.2.1", "w4a16_awq", "12.0") is Support.UNKNOWN
     assert cell("engine", "1.3.0", "fp8", "9.0") is Support.UNKNOWN
     assert cell("llmapi", "1.2.1", "no-such-format", "9.0") is Support.UNKNOWN
     assert cell("llmapi", "1.2.1", "fp8", "13.0") is Support.UNKNOWN

@@ -143,7 +143,7 @@ CELLS = [
     ("engine", "0.15.0", "weights", "fp16", "7.0", Support.NO, "0.15.0 removes it"),
     ("engine", "0.16.0", "weights", "fp16", "10.0", Support.NO, "0.17.0"),
     ("engine", "0.17.0", "weights", "nvfp4", "10.0", Support.YES, "0.17.0"),
-    ("engine", "1.2.1", "weights", "w8a8_sq", "10.0", Support.UNKNOWN, "data types by SM"),
+    ("engine", "1.2.1", "weights", "w8a8_sq", "10.0", Support.NO, "builder.py @ 008b2b8d"),
     ("engine", "1.2.1", "weights", "w4a8_awq", "8.9", Support.YES, "support-matrix"),
     ("engine", "1.2.1", "weights", "w4a8_awq", "8.6", Support.NO, "support-matrix"),
     ("llmapi", "1.2.1", "weights", "w8a8_sq", "9.0", Support.NO, "get_quant_method"),

@@ -208,8 +208,8 @@ def test_shapes_of_two_contracts_meet(tmp_path):
     ("content", "words"),
     [
         (b"{", "not a contract"),
-        (b"[]", "names no version"),
-        (b'{"version": "1.2.1"}', "no `llm_api`"),
+        (b"[]", "wanted a mapping, found a list"),
+        (b'{"version": "1.2.1"}', "`llm_api`: not a contract: missing"),
         (b"[" * 100_000, "not a contract"),
         (b"\xff", "not a contract"),
     ],

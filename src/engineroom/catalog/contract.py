@@ -8,6 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from engineroom.errors import CatalogError, Where
+
+_MODELS = {
+    "inflight_batcher_llm": ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble"),
+    "llmapi": ("",),  # one model, at the family's own level
+}
+_STEPS = ("preprocessing", "tensorrt_llm", "postprocessing")
 _OBJECT = re.compile(r"(?:Optional\[)?([A-Z]\w*Config)\]?\Z")
 
 
@@ -17,9 +24,28 @@ def object_type(text: str) -> str | None:
     return match[1] if match else None
 
 
+def _undescribed(model: str, facts: Mapping[str, Any]) -> str | None:
+    """What a model's facts lack of what a lane reads, in words."""
+    for side in ("inputs", "outputs"):
+        if not facts.get(side):
+            return f"its {side}"
+        for tensor in facts[side]:
+            # Rendering skips an optional tensor without a shape.
+            known = tensor.get("data_type") is not None and tensor.get("dims") is not None
+            known = known and all(isinstance(number, int) for number in tensor["dims"])
+            if not known and not tensor.get("optional"):
+                return f"type and shape of {tensor['name']}"
+    if model == "tensorrt_llm" and "parameters" not in facts:
+        return "its parameters"
+    steps = tuple(step["model"] for step in facts.get("steps") or ())
+    if model == "ensemble" and steps != _STEPS:
+        return f"the steps {', '.join(_STEPS)}"
+    return None
+
+
 @dataclass(frozen=True)
 class Contract:
-    """`deploy/contracts/trtllm/<version>.json`.
+    """`deploy/contracts/trtllm/<version>.json`, of the shape that `contract_schema` checks.
 
     The JSON keeps upstream's own names; this class answers the questions that lanes and checks
     ask, so that a version differs by data and not by code.
@@ -28,23 +54,32 @@ class Contract:
     version: str
     data: Mapping[str, Any]
     digest: str
+    file: str | None = None
+
+    @property
+    def knows_families(self) -> bool:
+        """False for a contract captured where no Triton models were at hand: they may exist."""
+        return bool(self.data["triton"]["families"])
 
     @property
     def has_engine_lane(self) -> bool:
         """True when this version has `trtllm-build` and the inflight_batcher_llm models."""
-        build = self.data.get("trtllm_build", {})
-        families = self.data.get("triton", {}).get("families", {})
-        return bool(build.get("command_exists")) and bool(families.get("inflight_batcher_llm"))
+        return bool(self._build.get("command_exists")) and bool(
+            self.data["triton"]["families"].get("inflight_batcher_llm")
+        )
 
     @property
     def has_llmapi_lane(self) -> bool:
-        return bool(self.data.get("triton", {}).get("families", {}).get("llmapi"))
+        return bool(self.data["triton"]["families"].get("llmapi"))
+
+    @property
+    def _build(self) -> Mapping[str, Any]:
+        return self.data.get("trtllm_build") or {}
 
     @cached_property
     def build_flags(self) -> Mapping[str, Mapping[str, Any]]:
-        """`trtllm-build` flags with type, default and choices."""
-        flags: Mapping[str, Mapping[str, Any]] = self.data.get("trtllm_build", {}).get("flags", {})
-        return flags
+        """`trtllm-build` flags with type, default and choices; empty where there is no command."""
+        return self._build.get("flags") or {}
 
     @cached_property
     def llm_fields(self) -> Mapping[str, Mapping[str, Any]]:
@@ -62,7 +97,7 @@ class Contract:
         by_field = api.get("nested_by_field", {})
         if field in by_field:
             return frozenset(name.split(".")[0] for name in by_field[field])
-        return frozenset(api.get("nested", {}).get(type_name, {}))
+        return frozenset(self._class(type_name))
 
     def nested_facts(self, field: str) -> Mapping[str, Mapping[str, Any]]:
         """Type, default and allowed values of the keys of an object argument; empty when unknown.
@@ -76,8 +111,16 @@ class Contract:
             facts: Mapping[str, Mapping[str, Any]] = by_field[field]
             return facts
         name = object_type(str(self.llm_fields.get(field, {}).get("type", "")))
-        nested: Mapping[str, Mapping[str, Any]] = api.get("nested", {}).get(name or "", {})
-        return nested if isinstance(nested, Mapping) else {}
+        return self._class(name) if name else {}
+
+    def _class(self, name: str) -> Mapping[str, Mapping[str, Any]]:
+        """Fields of a nested class; some are wrapped to say which source has the class."""
+        rows = self.data["llm_api"].get("nested", {}).get(name)
+        if isinstance(rows, Mapping) and "_presence" in rows:
+            rows = rows.get("fields")
+        if not isinstance(rows, Mapping):
+            return {}
+        return {key: facts for key, facts in rows.items() if isinstance(facts, Mapping)}
 
     @property
     def refuses_unknown_arguments(self) -> bool:
@@ -85,8 +128,22 @@ class Contract:
         return str(self.data["llm_api"].get("extra_fields", "")) == "forbidden"
 
     def family(self, name: str) -> Mapping[str, Any]:
-        """Triton family facts: models with tensors and parameters."""
-        family: Mapping[str, Any] = self.data["triton"].get(name, {})
+        """Triton family facts: models with tensors and parameters, as a lane renders them.
+
+        Raises:
+            CatalogError: the contract does not describe the family's models.
+        """
+        family: Mapping[str, Any] = self.data["triton"].get(name) or {}
+        for model in _MODELS.get(name, ()):
+            facts: Any = family.get(model) if model else family
+            missing = _undescribed(model, facts) if isinstance(facts, Mapping) else "the model"
+            if missing:
+                raise CatalogError(
+                    f"the contract of TensorRT-LLM {self.version} does not describe {missing}: "
+                    "nothing can be rendered from it",
+                    where=Where(self.file, key=".".join(filter(None, ("triton", name, model)))),
+                    hint="capture it with `engineroom matrix capture --all-models DIR`",
+                )
         return family
 
     @property

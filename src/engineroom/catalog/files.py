@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from pydantic import ValidationError
 
@@ -16,6 +17,64 @@ from engineroom.spec import yaml_lines
 from engineroom.spec.load import read_text
 
 T = TypeVar("T", bound=models.Row)
+MAX_JSON_BYTES = 8 << 20
+"""The largest shipped contract has 126 kB."""
+
+
+def read_json(path: Path) -> tuple[Any, bytes]:
+    """A JSON file of the catalog, and its bytes.
+
+    Stricter than Python's parser: no NaN, no Infinity, no number that becomes one, no key twice in
+    one object.
+
+    Raises:
+        CatalogError: missing, no regular file, too large, not UTF-8, not JSON, or nested too deeply.
+    """
+    place = Where(path.as_posix())
+    try:
+        if not path.is_file():
+            raise CatalogError("not a regular file", where=place)
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise CatalogError(f"larger than {MAX_JSON_BYTES} bytes", where=place)
+        raw = path.read_bytes()
+        data = json.loads(
+            raw.decode("utf-8-sig"),
+            parse_constant=_no_number,
+            parse_float=_finite,
+            object_pairs_hook=_object,
+        )
+    except OSError as error:
+        raise CatalogError(f"cannot be read: {error.strerror}", where=place) from None
+    except UnicodeDecodeError as error:
+        raise CatalogError(f"not UTF-8 (byte {error.start})", where=place) from None
+    except json.JSONDecodeError as error:
+        raise CatalogError(
+            f"not JSON: {error.msg}", where=Where(path.as_posix(), error.lineno)
+        ) from None
+    except (ValueError, RecursionError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise CatalogError(f"not JSON: {why}", where=place) from None
+    return data, raw
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is too large a number")
+    return number
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in found if names.count(name) > 1)
+        raise ValueError(f"the key `{twice[:80]}` is written twice in one object")
+    return found
 
 
 class CatalogFiles:
@@ -78,11 +137,7 @@ class CatalogFiles:
 
     def _json(self, file: str, model: type[T]) -> T:
         path = self._path(file)
-        try:
-            data = json.loads(read_text(path, "catalog file"))
-        except (ValueError, RecursionError) as error:
-            raise CatalogError(f"not JSON: {error}", where=Where(path.as_posix())) from None
-        return self._validate(yaml_lines.Document(path.as_posix(), data), model)
+        return self._validate(yaml_lines.Document(path.as_posix(), read_json(path)[0]), model)
 
     @cached_property
     def digest(self) -> str:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import json
 import re
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
 from engineroom.catalog import models, resources
 from engineroom.catalog.contract import Contract
+from engineroom.catalog.contract_schema import first_problem
+from engineroom.catalog.files import read_json
 from engineroom.catalog.support import SupportTables, in_range
 from engineroom.errors import CatalogError, UsageError, Where
 from engineroom.names import KvCacheFormat
+from engineroom.spec import yaml_lines
 from engineroom.spec.model import StackRef
 from engineroom.types import GpuSku, StackRelease
 
@@ -157,40 +158,45 @@ class Catalog(SupportTables):
         files = resources.find_files(self.roots, "deploy/contracts/trtllm", ".json")
         for name, path in files.items():
             try:
-                Version(Path(name).stem)
+                number = str(Version(Path(name).stem))
             except InvalidVersion:
+                number = ""
+            if name != f"{number}.json":  # v1.2.1 and 1.2.1 are one version, and one file
                 raise CatalogError(
                     "a contract's file name must be a TensorRT-LLM version",
                     where=Where(path.as_posix()),
-                    hint="name it e.g. 1.2.1.json",
-                ) from None
+                    hint=f"name it deploy/contracts/trtllm/{number or '1.2.1'}.json",
+                )
         return tuple(sorted((Path(name).stem for name in files), key=Version))
 
     def contract(self, version: str) -> Contract | None:
-        """The contract of exactly this TensorRT-LLM version, or None: then nothing is known."""
+        """The contract of exactly this TensorRT-LLM version, or None: then nothing is known.
+
+        Raises:
+            CatalogError: a file that is not of the shape of a contract; names the file and the key.
+        """
         files = resources.find_files(self.roots, "deploy/contracts/trtllm", ".json")
         path = files.get(f"{version}.json")
         if path is None:
             return None
-        raw = path.read_bytes()
-        try:
-            data: dict[str, Any] = json.loads(raw)
-            api, triton = data["llm_api"]["fields"], data["triton"]["families"]
-            if not api:
-                raise ValueError("llm_api.fields is empty")
-            if (
-                data["version"] != version
-                or not isinstance(api, dict)
-                or not isinstance(triton, dict)
-            ):
-                raise ValueError(f"its version is {data['version']}")
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CatalogError(
-                f"not a contract of TensorRT-LLM {version}: {error}",
-                where=Where(path.as_posix()),
-                hint="it needs the keys version, llm_api.fields and triton.families",
-            ) from None
-        return Contract(version, data, hashlib.sha256(raw).hexdigest())
+        if version not in self._contract_cache:
+            data, raw = read_json(path)
+            problem = first_problem(data, version)
+            if problem is not None:
+                raise CatalogError(
+                    f"not a contract of TensorRT-LLM {version}: {problem[1]}",
+                    where=Where(path.as_posix(), key=yaml_lines.dotted(problem[0]) or None),
+                    hint="see the shipped files of deploy/contracts/trtllm/, or write it with "
+                    "`engineroom matrix capture`",
+                )
+            self._contract_cache[version] = Contract(
+                version, data, hashlib.sha256(raw).hexdigest(), path.as_posix()
+            )
+        return self._contract_cache[version]
+
+    @cached_property
+    def _contract_cache(self) -> dict[str, Contract]:
+        return {}
 
     # ---- recipes
     @cached_property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from engineroom.errors import InternalError, UsageError, Where
+from engineroom.errors import CatalogError, InternalError, UsageError, Where
 
 ENV_CATALOG = "ENGINEROOM_CATALOG"
 _FOLDERS = ("build", "deploy", "model_repo_templates", "helm")
@@ -31,7 +31,7 @@ def catalog_roots(overlay: Path | None = None) -> tuple[Path, ...]:
         overlay: `--catalog DIR`; without it the environment variable ENGINEROOM_CATALOG is used.
 
     Raises:
-        UsageError: the overlay is not a directory.
+        UsageError: the overlay is not a directory, or one that cannot be an overlay.
     """
     chosen = overlay or (Path(os.environ[ENV_CATALOG]) if os.environ.get(ENV_CATALOG) else None)
     if chosen is None:
@@ -42,14 +42,28 @@ def catalog_roots(overlay: Path | None = None) -> tuple[Path, ...]:
             where=Where(chosen.as_posix(), key="--catalog"),
             hint="make DIR with the same layout: DIR/build/skus/*.yaml, DIR/deploy/stacks/*.yaml, …",
         )
+    if not any((chosen / folder).is_dir() for folder in _FOLDERS) and any(chosen.iterdir()):
+        raise UsageError(
+            f"no catalog overlay: it has files, but none of the folders {', '.join(_FOLDERS)}",
+            where=Where(chosen.as_posix(), key="--catalog"),
+            hint="name the folder above them: DIR of DIR/build/skus/*.yaml, DIR/deploy/stacks/*.yaml",
+        )
     return (data_root(), chosen)
 
 
 def find_files(roots: tuple[Path, ...], folder: str, suffix: str) -> dict[str, Path]:
-    """Files below `folder` by POSIX path relative to it; a later root wins."""
+    """Files below `folder` by POSIX path relative to it; a later root wins.
+
+    Raises:
+        CatalogError: something that is no regular file has the name of one.
+    """
     found: dict[str, Path] = {}
     for root in roots:
         base = root / folder
         for path in sorted(base.rglob(f"*{suffix}")) if base.is_dir() else []:
+            if not path.is_file():  # a pipe would be waited for
+                raise CatalogError(
+                    "a catalog file must be a regular file", where=Where(path.as_posix())
+                )
             found[path.relative_to(base).as_posix()] = path
     return dict(sorted(found.items()))

@@ -44,7 +44,8 @@ def lane_exists(c: TargetContext) -> Iterator[Finding]:
         (r for r in c.catalog.lanes.lanes if r.lane == lane and in_range(version, r.versions)), None
     )
     gone = row is not None and row.support is Support.NO
-    if c.lane_in_contract or (c.contract is None and not gone):
+    known = c.contract is not None and c.contract.knows_families
+    if c.lane_in_contract or (not known and not gone):
         return  # unknown_version speaks about a version without a contract
     yield LANE.found(
         c, "@.lane",
@@ -58,6 +59,13 @@ def lane_exists(c: TargetContext) -> Iterator[Finding]:
 def unknown_version(c: TargetContext) -> Iterator[Finding]:
     """A version without a contract is unknown: checks warn, build and render refuse."""
     if c.contract is not None:
+        if not c.contract.knows_families:
+            yield VERSION.found(
+                c, "@.stack",
+                f"the contract of TensorRT-LLM {c.stack.tensorrt_llm} lists no Triton models, so whether "
+                f"the {c.target.lane} lane exists there is unknown, and render will refuse",
+                "capture it again with `engineroom matrix capture --all-models DIR`",
+            )  # fmt: skip
         return
     known = ", ".join(c.catalog.contract_versions)
     yield VERSION.found(

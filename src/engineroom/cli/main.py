@@ -121,8 +121,8 @@ def run(argv: list[str]) -> int:
         return int(ExitCode.INTERRUPTED)
     except _Signalled as stop:
         return 128 + stop.number
-    except BrokenPipeError:
-        # The reader (head, less) went away; nothing is wrong.
+    except (BrokenPipeError, SystemExit):
+        # The reader (head, less) went away; nothing is wrong. Typer leaves by `sys.exit` then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.OK)
     except OSError as error:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from engineroom.catalog import Contract, KvRecipe, WeightRecipe
+from engineroom.errors import UsageError
 from engineroom.names import LaneName, RuntimeName
 from engineroom.render import TreeLayout
 from engineroom.spec import DeploymentSpec, Target
@@ -106,10 +107,18 @@ def tensor_context(tensors: list[Mapping[str, Any]], **types: str) -> list[dict[
     """
     result = []
     for tensor in tensors:
-        if tensor["dims"] is None and tensor.get("optional"):
+        dims, kind = tensor.get("dims"), tensor.get("data_type")
+        shaped = dims is not None and all(isinstance(number, int) for number in dims)
+        if tensor.get("optional") and not (shaped and kind):
             continue  # a name without type or shape: nobody can send what is not declared
         data_type = str(tensor["data_type"])
         if data_type.startswith("${"):
+            if data_type[2:-1] not in types:
+                raise UsageError(
+                    f"the contract gives the tensor `{tensor['name']}` the type {data_type}, "
+                    "for which engineroom has no value",
+                    hint="write a type such as TYPE_FP32 into the contract of your --catalog overlay",
+                )
             data_type = types[data_type[2:-1]]
         result.append(
             {

@@ -158,7 +158,8 @@ def write_preflight(
     """Write the stand-alone check of one target; returns that target.
 
     Raises:
-        UsageError: the spec has several targets and none is named, or the path cannot be written.
+        UsageError: the spec has several targets and none is named, or the path is a folder, a device
+            or somebody else's file.
     """
     job = open_job(spec_file, catalog=catalog)
     items = only_targets(job, target)
@@ -170,6 +171,12 @@ def write_preflight(
         )
     if path.is_dir():
         raise UsageError("this is a folder", where=Where(str(path)), hint="name a file to write")
+    if path.is_file() and not preflight.is_built(path):
+        raise UsageError(
+            "this file is there already, and no earlier preflight file",
+            where=Where(str(path)),
+            hint="name another file, or remove this one",
+        )
     files.write_text(path, preflight.build(needs_of(job, items[0], bands=True)))
     return items[0]
 

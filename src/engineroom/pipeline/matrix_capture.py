@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections import Counter
@@ -12,13 +11,15 @@ from typing import Any
 
 from engineroom.catalog import Catalog
 from engineroom.catalog.contract_diff import Difference, differences
-from engineroom.errors import UsageError, Where
+from engineroom.catalog.contract_schema import first_problem
+from engineroom.catalog.files import read_json
+from engineroom.errors import CatalogError, UsageError, Where
 from engineroom.runner import files
 from engineroom.runner.contract_live import capture_installed
 from engineroom.runner.contract_source import capture_source
+from engineroom.spec.yaml_lines import dotted
 
 FOLDER = "deploy/contracts/trtllm"
-_MAX_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,13 @@ def capture(
     else:
         contract = capture_installed(python or sys.executable, version, all_models)
     path = out / FOLDER / f"{contract['version']}.json"
+    problem = first_problem(contract, contract["version"])
+    if problem is not None:  # a tree that is not what upstream's are
+        raise UsageError(
+            f"what was read gives no contract: {dotted(problem[0])}: {problem[1]}",
+            where=Where(source.as_posix() if source else "tensorrt_llm"),
+            hint="look at that part of the source; nothing was written",
+        )
     if path.exists() and not force:
         raise UsageError(
             "this contract is there already",
@@ -149,7 +157,7 @@ def verify(
             hint=f"compare with another: --against {'|'.join(loaded.contract_versions)}",
         )
     rows = differences(shipped.data, contract)
-    unknown = contract.get("capture", {}).get("unknown", []) if "capture" in contract else []
+    unknown = (contract.get("capture") or {}).get("unknown") or []
     return Verification(path, version, number, tuple(rows), tuple(unknown))
 
 
@@ -173,22 +181,15 @@ def _file(path: Path) -> Path:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    hint = "name a file that `engineroom matrix capture` wrote"
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise ValueError(f"it has more than {_MAX_BYTES} bytes")
-        data = json.loads(path.read_text(encoding="utf-8"))
-        sections = ("llm_api", "trtllm_build", "triton")
-        if not isinstance(data, dict) or not isinstance(data.get("version"), str):
-            raise ValueError("it names no version")
-        for name in sections:
-            if not isinstance(data.get(name), dict):
-                raise ValueError(f"it has no `{name}`")
-        if not isinstance(data.get("capture", {}), dict):
-            raise ValueError("its `capture` is no object")
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(
-            f"not a contract: {error}",
-            where=Where(path.as_posix()),
-            hint="name a file that `engineroom matrix capture` wrote",
-        ) from None
-    return data
+        data, _ = read_json(path)
+    except CatalogError as error:
+        raise UsageError(f"not a contract: {error.message}", where=error.where, hint=hint) from None
+    version = data.get("version") if isinstance(data, dict) else None
+    problem = first_problem(data, str(version))
+    if problem is not None:
+        where = Where(path.as_posix(), key=dotted(problem[0]) or None)
+        raise UsageError(f"not a contract: {problem[1]}", where=where, hint=hint)
+    found: dict[str, Any] = data
+    return found

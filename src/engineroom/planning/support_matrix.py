@@ -128,7 +128,7 @@ def lane_support(catalog: Catalog, lane: LaneName, version: str) -> tuple[Suppor
         (r for r in catalog.lanes.lanes if r.lane == lane and in_range(version, r.versions)), None
     )
     contract = catalog.contract(version)
-    if contract is not None:
+    if contract is not None and contract.knows_families:
         has = {
             LaneName.ENGINE: contract.has_engine_lane,
             LaneName.LLMAPI: contract.has_llmapi_lane,

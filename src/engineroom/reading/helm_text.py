@@ -232,10 +232,27 @@ class _Evaluator:
             stops = node.function == "or"
             chosen = next((a for a in arguments if truth(a.value) is stops), arguments[-1])
             return _Tracked(chosen.value, paths, functions)
+        if node.function == "index" and len(arguments) > 1:
+            return self._index(arguments)
         function = FORMATTING.get(node.function) or OTHERS.get(node.function)
         if function is None:
             raise NotEvaluated(f"the function {node.function}")
         return _Tracked(function(*[a.value for a in arguments]), paths, functions)
+
+    def _index(self, arguments: list[_Tracked]) -> _Tracked:
+        """`index .Values "a" "b"` is `.Values.a.b`; a list takes whole numbers."""
+        base = arguments[0]
+        for step in (a.value for a in arguments[1:]):
+            value = base.value
+            if isinstance(value, dict) and isinstance(step, str):
+                found = value.get(step)
+            elif isinstance(value, list) and isinstance(step, int) and 0 <= step < len(value):
+                found = value[step]
+            else:
+                raise NotEvaluated("an index of something else")
+            place = None if base.place is None else (*base.place, step)
+            base = _Tracked(found, () if place is None else (place,), base.functions, place)
+        return base
 
     def _name(self, node: e.Name) -> _Tracked:
         base = self.dot if node.root == "." else self._variable(node.root)

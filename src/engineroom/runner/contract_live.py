@@ -47,7 +47,7 @@ def capture_installed(
     sections: dict[str, Any] = answer["sections"]
     unknown: list[dict[str, str]] = list(answer.get("unknown", []))
     if all_models is not None:
-        tree = SourceTree(all_models)
+        tree = SourceTree(all_models, "--all-models")
         sections["triton"] = contract_source_triton.triton(tree, tree)
         unknown += [item.as_dict() for item in tree.unknown]
     else:

@@ -42,7 +42,11 @@ def capture_source(
     values = Values(tree)
     try:
         return _capture(
-            tree, values, version, commit, SourceTree(all_models) if all_models else None
+            tree,
+            values,
+            version,
+            commit,
+            SourceTree(all_models, "--all-models") if all_models else None,
         )
     except RecursionError:
         raise UsageError(

@@ -58,12 +58,17 @@ class SourceTree:
         UsageError: the root is no directory.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, option: str = "--from-source") -> None:
         if not root.is_dir():
+            what, holds = (
+                ("source tree", "`tensorrt_llm/`, as in a checkout")
+                if option == "--from-source"
+                else ("folder of Triton families", "`inflight_batcher_llm/` or `llmapi/`")
+            )
             raise UsageError(
-                "the source tree is not a directory",
-                where=Where(root.as_posix(), key="--from-source"),
-                hint="name the folder that holds `tensorrt_llm/`, as in a checkout",
+                f"the {what} is not a directory",
+                where=Where(root.as_posix(), key=option),
+                hint=f"name the folder that holds {holds}",
             )
         self.root = root
         self.unknown: list[Unknown] = []

@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from engineroom.errors import UsageError, Where
 from engineroom.types import RenderedFile
 
 
@@ -50,9 +51,20 @@ def tree_digests(root: Path, exclude: Iterable[str] = ()) -> dict[str, str]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically: temporary file in the same folder, then rename. LF, UTF-8."""
+    """Write a text file atomically: temporary file in the same folder, then rename. LF, UTF-8.
+
+    Raises:
+        UsageError: the path is something else than a file; a rename would put a device out of place.
+    """
+    if path.exists() and not path.is_file():
+        raise UsageError(
+            "not a regular file, so it is not replaced",
+            where=Where(path.as_posix()),
+            hint="name a file to write",
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+    prefix = f".{path.name[:40]}."  # the whole name may have no room for more
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=".partial")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
@@ -65,7 +77,11 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+        # Half a surrogate pair, as in a file name that is not UTF-8, can only be written escaped.
+        text = json.dumps(value, indent=2, allow_nan=False)
+    write_text(path, text + "\n")
 
 
 class _Dumper(yaml.SafeDumper):

@@ -26,6 +26,7 @@ from engineroom.runner.machine.judge import fails, judge, needs_from, verdict_of
 EMBEDDED = "{}"
 """The needs of the target as JSON; :func:`build` fills it in."""
 
+MARK = "Machine check written by `engineroom doctor --write-preflight`"
 PARTS = (
     "checks/require_cuda.py",
     "runner/machine/facts.py",
@@ -85,7 +86,7 @@ def build(needs: Mapping[str, Any]) -> str:
     embedded = json.dumps(needs_from(dict(needs)), sort_keys=True, allow_nan=False)
     pieces = [
         "#!/usr/bin/env python3",
-        '"""Machine check written by `engineroom doctor --write-preflight`; do not edit.\n\n'
+        f'"""{MARK}; do not edit.\n\n'
         "Standard library only. Apache-2.0.\n"
         '"""',
         "from __future__ import annotations",
@@ -94,6 +95,12 @@ def build(needs: Mapping[str, Any]) -> str:
     for part in PARTS:
         pieces += _statements(Path(__file__).parents[1] / part, seen, embedded)
     return "\n\n".join(pieces) + "\n"
+
+
+def is_built(path: Path) -> bool:
+    """Whether a file is one that :func:`build` made, and may be replaced."""
+    with path.open("rb") as file:
+        return MARK.encode() in file.read(400)
 
 
 def _statements(path: Path, seen: set[str], embedded: str) -> list[str]:
@@ -109,7 +116,7 @@ def _statements(path: Path, seen: set[str], embedded: str) -> list[str]:
             continue
         names = {n.id for n in getattr(node, "targets", []) if isinstance(n, ast.Name)}
         names |= {node.name} if isinstance(node, (ast.FunctionDef, ast.ClassDef)) else set()
-        if names & {"build", "_statements", "_of_engineroom", "PARTS"}:
+        if names & {"build", "is_built", "_statements", "_of_engineroom", "PARTS", "MARK"}:
             continue
         if names & seen:
             raise ValueError(f"{path.name} repeats the name {sorted(names & seen)[0]}")

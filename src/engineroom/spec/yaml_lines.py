@@ -70,7 +70,9 @@ def parse(text: str, file: str) -> Document:
         UsageError: syntax error, duplicate key, non-string key, several documents, or a tag.
     """
     try:
-        nodes = list(yaml.compose_all(text, Loader=yaml.BaseLoader))
+        nodes = list(yaml.compose_all(text, Loader=_Loader))
+    except _TooMany as error:
+        raise _too_many(file, error.line) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise UsageError(
@@ -103,6 +105,31 @@ def _too_deep(file: str) -> UsageError:
     )
 
 
+def _too_many(file: str, line: int, path: Path = ()) -> UsageError:
+    return UsageError(
+        f"more than {MAX_NODES} values, or an alias that contains itself",
+        where=Where(file, line, dotted(path) or None),
+        hint="write the values out instead of repeating aliases",
+    )
+
+
+class _TooMany(Exception):
+    def __init__(self, line: int) -> None:
+        self.line = line
+
+
+class _Loader(yaml.BaseLoader):
+    """Stops at a file with far too many nodes, before PyYAML has spent seconds on it."""
+
+    count = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.count += 1
+        if self.count > 2 * MAX_NODES:  # keys are nodes too
+            raise _TooMany(self.peek_event().start_mark.line + 1)  # type: ignore[no-untyped-call]
+        return super().compose_node(parent, index)
+
+
 class _Builder:
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -113,11 +140,7 @@ class _Builder:
         self.count += 1
         line = node.start_mark.line + 1
         if self.count > MAX_NODES or id(node) in self.active:
-            raise UsageError(
-                f"more than {MAX_NODES} values, or an alias that contains itself",
-                where=Where(self.document.file, line, dotted(path)),
-                hint="write the values out instead of repeating aliases",
-            )
+            raise _too_many(self.document.file, line, path)
         if len(path) > MAX_DEPTH:
             raise _too_deep(self.document.file)
         self.document.lines.setdefault(path, line)

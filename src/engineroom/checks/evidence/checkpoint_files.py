@@ -31,6 +31,13 @@ MISSING_SHARD = declare(
     source="huggingface/transformers docs/source/en/models.md, Sharded checkpoints",
 )  # fmt: skip
 
+DAMAGED = declare(
+    "checkpoint-file-damaged", Topic.ARTEFACT_INTEGRITY, Severity.ERROR,
+    says="config, index and tokenizer files are whole, and no download is left unfinished",
+    why="an empty file, a web page or a part of a file stops the loader with a message about its syntax",
+    source="huggingface/transformers documentation, Loading models (files of a model folder); "
+    "huggingface/huggingface_hub file_download.py (.incomplete)",
+)  # fmt: skip
 INDEX = declare(
     "weight-index-differs", Topic.ARTEFACT_INTEGRITY, Severity.ERROR,
     says="the index and the weight files name the same files and tensors",
@@ -42,6 +49,11 @@ _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)\Z")
 # Every LFS pointer has three lines with a sha256: 120 to 140 bytes with today's sizes.
 _POINTER_SIZES = range(110, 161)
+
+
+_TEXTS = (".json", ".model", ".tiktoken", ".jinja")
+_PARTIAL = (".incomplete", ".part", ".crdownload", ".aria2")
+_LARGE, _SMALL = 100 * 1024**2, 1024**2
 
 
 def _is_weights(entry: FileEntry) -> bool:
@@ -76,7 +88,7 @@ def _fault(entry: FileEntry) -> str | None:
         return None
     text = head.lstrip().lower()
     if text.startswith(("<!doctype", "<html", "<?xml")):
-        return "is a web page, probably an error or login page"
+        return "is a web page (HTML), probably an error or login page"
     if text.startswith(
         ("access to ", "invalid username", "repository not found", "entry not found")
     ):
@@ -101,6 +113,38 @@ def weights_are_weights(c: Context) -> Iterator[Finding]:
                 c, "checkpoint_files", f"{entry.path}{size} {fault}",
                 "download the file again and compare its size or sha256 with the repository",
             )  # fmt: skip
+
+
+@about(Topic.ARTEFACT_INTEGRITY)
+def files_whole(c: Context) -> Iterator[Finding]:
+    """Files beside the weights, unfinished downloads, and shards cut short."""
+    files = c.evidence.checkpoint_files or ()
+    here = {entry.path for entry in files}
+    faults = []
+    for entry in files:
+        lowered = entry.path.lower()
+        ending = next((e for e in _PARTIAL if lowered.endswith(e)), None)
+        head = (entry.head or "").lstrip().lower()
+        if ending and (ending == ".aria2" or entry.path[: -len(ending)] not in here):
+            faults.append(f"{entry.path} is an unfinished download")
+        elif lowered.endswith(_TEXTS) and entry.size_bytes == 0:
+            faults.append(f"{entry.path} is empty (0 bytes)")
+        elif lowered.endswith(_TEXTS) and head.startswith(("<!doctype html", "<html")):
+            faults.append(f"{entry.path} is a web page (HTML), probably an error or login page")
+    # All shards of a series but the last are filled up to about the same size.
+    series = [(entry, m) for entry in files if (m := _SHARD.match(PurePosixPath(entry.path).name))]
+    if any((entry.size_bytes or 0) > _LARGE for entry, _ in series):
+        faults += [
+            f"{entry.path} has {entry.size_bytes} bytes and is cut short"
+            for entry, m in series
+            if entry.size_bytes and entry.size_bytes < _SMALL and m[2] != m[3] and not _is_pointer(entry)
+            and not _fault(entry)
+        ]  # fmt: skip
+    if faults:
+        yield DAMAGED.found(
+            c, "checkpoint_files", "; ".join(faults[:4]) + (" …" if len(faults) > 4 else ""),
+            "download these files again and compare their size with the repository",
+        )  # fmt: skip
 
 
 @about(Topic.ARTEFACT_INTEGRITY)
@@ -152,4 +196,4 @@ def index_agrees(c: Context) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-RULES = (lfs_pointers, weights_are_weights, shards_complete, index_agrees)
+RULES = (lfs_pointers, weights_are_weights, files_whole, shards_complete, index_agrees)

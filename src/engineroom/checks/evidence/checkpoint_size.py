@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from engineroom.checks.codes import declare
 from engineroom.checks.evidence.context import Answer, Context, about
+from engineroom.checks.evidence.quant_metadata import excluded
 from engineroom.names import Severity, Topic
 from engineroom.reading.files import HfConfig
 from engineroom.types import Figure
@@ -30,7 +31,8 @@ SIZE = declare(
 
 # Bits of one weight with its scales: FP8 per tensor; AWQ 4 bit + one 16-bit scale a group; NVFP4
 # 4 bit + one 8-bit scale per 16.
-_PACKED = {"FP8": "F8_E4M3", "NVFP4": "U8", "W4A16_AWQ": "U8", "W4A8_AWQ": "U8"}
+_PACKED = {"FP8": "F8_E4M3", "NVFP4": "U8", "NVFP4_AWQ": "U8", "W4A16_NVFP4": "U8",
+           "W4A16_AWQ": "U8", "W4A8_AWQ": "U8"}  # fmt: skip
 _TOLERANCE = 0.15
 
 
@@ -39,7 +41,7 @@ def bits_per_weight(algo: str | None, group: int | None) -> float | None:
         return 16.0
     if algo in ("FP8", "FP8_PER_CHANNEL_PER_TOKEN"):
         return 8.0
-    if algo == "NVFP4":
+    if algo in ("NVFP4", "NVFP4_AWQ", "W4A16_NVFP4"):
         return 4 + 8 / (group or 16)
     if algo in ("W4A16_AWQ", "W4A8_AWQ"):
         return 4 + 16 / (group or 128)
@@ -59,6 +61,36 @@ def parameters(hf: HfConfig) -> tuple[int, int] | None:
     tables = hf.vocab_size * hf.hidden_size * (1 if hf.tie_word_embeddings else 2)
     norms = (2 * hf.num_hidden_layers + 1) * hf.hidden_size
     return layer * hf.num_hidden_layers, tables + norms
+
+
+def excluded_parameters(hf: HfConfig, patterns: tuple[str, ...] | None) -> int:
+    """Parameters that the exclude list moves out of the quantized linears (below zero: into them).
+
+    Without a list the head alone stays out, as in ModelOpt's recipes.
+    """
+    if patterns is None or not (hf.hidden_size and hf.num_attention_heads and hf.head_size):
+        return 0
+    q, kv = hf.num_attention_heads * hf.head_size, (hf.kv_heads or 0) * hf.head_size
+    sizes = {
+        "self_attn.q_proj": q, "self_attn.o_proj": q, "self_attn.k_proj": kv, "self_attn.v_proj": kv,
+        "mlp.gate_proj": hf.intermediate_size or 0, "mlp.up_proj": hf.intermediate_size or 0,
+        "mlp.down_proj": hf.intermediate_size or 0,
+    }  # fmt: skip
+    exact = {p for p in patterns if not set("*?[") & set(p)}
+    wild = tuple(p for p in patterns if p not in exact)[:50]
+
+    def out(name: str) -> bool:
+        parts = name.split(".")
+        return excluded(name, wild) or any(".".join(parts[i:]) in exact for i in range(len(parts)))
+
+    moved = 0
+    for layer in range(min(hf.num_hidden_layers or 0, 200)):
+        for name, width in sizes.items():
+            if out(f"model.layers.{layer}.{name}"):
+                moved += width * hf.hidden_size
+    if not hf.tie_word_embeddings and not out("lm_head"):
+        moved -= (hf.vocab_size or 0) * hf.hidden_size
+    return moved
 
 
 @about(Topic.QUANT_METADATA)
@@ -96,8 +128,11 @@ def size_expected(c: Context) -> Iterator[Answer]:
     )
     if bits is None:
         return
-    expected = round(linear * bits / 8) + rest * 2
+    moved = excluded_parameters(hf, quantization.exclude_modules) if hf and quantization else 0
+    expected = round((linear - moved) * bits / 8) + (rest + moved) * 2
     yield Figure("checkpoint_bytes", expected)
+    if size is None:
+        yield Figure("bits_per_parameter", expected * 8 / (linear + rest))
     if size is None or abs(size - expected) <= _TOLERANCE * expected:
         return
     plain = (linear + rest) * 2

@@ -6,6 +6,7 @@ silent about parts that are absent: what is not known is no fault.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +18,8 @@ from engineroom.reading.facts import Wish
 from engineroom.types import Figure, Finding, GpuSku, StackRelease
 
 _PRODUCT = "nvidia.com/gpu.product"
+# NVIDIA's own image: its tag names the release. A tag of another image promises nothing.
+_NVIDIA_TAG = re.compile(r"^nvcr\.io/nvidia/tritonserver:(\d{2}\.\d{2})-trtllm-")
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,8 @@ class Context:
         """The catalog's release of that name, when there is one."""
         facts = self.evidence.stack
         name = facts.triton_release if facts else None
+        if name is None and facts and facts.image and (tag := _NVIDIA_TAG.search(facts.image)):
+            name = tag[1]
         return self.catalog.stacks.get(name) if name else None
 
     @cached_property

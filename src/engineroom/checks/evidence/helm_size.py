@@ -62,6 +62,7 @@ _AS_FILE, _AS_TEXT, _PACKED_DATA = (0.25, 0.4, 0.8), (0.15, 0.3, 0.55), (1.34, 1
 _PACKED = (
     ".gz", ".tgz", ".zip", ".xz", ".zst", ".bz2", ".bin", ".safetensors", ".engine", ".plan", ".pt",
     ".pth", ".gguf", ".onnx", ".png", ".jpg", ".model", ".tar.gz", ".npz",
+    ".7z", ".br", ".gif", ".jpeg", ".lz4", ".mp4", ".parquet", ".webm", ".webp", ".whl", ".xlsx",
 )  # fmt: skip
 _GET = re.compile(r"\.Files\.(?:Get|GetBytes|Lines)\s*\(?\s*[\"`]([^\"`]{1,500})[\"`]")
 _GLOB = re.compile(r"\.Files\.Glob\s*\(?\s*[\"`]([^\"`]{1,500})[\"`]")

@@ -54,7 +54,9 @@ def uses(template: str, rendering: Rendering, values: Values) -> list[Use]:
     blocks = _block_lines(template)
     found = []
     for item in rendering.printed[:10_000]:
-        if len(item.paths) == 1 and item.paths[0]:
+        # A comment of the manifest may hold any text.
+        comment = template[template.rfind("\n", 0, item.at) + 1 : item.at].lstrip().startswith("#")
+        if len(item.paths) == 1 and item.paths[0] and not comment:
             found.append(_use(template, item, values, bool(manifest), blocks))
     return found
 

@@ -69,6 +69,12 @@ OVERFULL = declare(
     why="time slicing does not divide memory; the last pod to load fails",
     source=SOURCE,
 )  # fmt: skip
+TOO_FEW = declare(
+    "gpus-below-ranks", Topic.GPU_SHARING, Severity.ERROR,
+    says="a pod whose ranks fit one node asks for a GPU for each of them",
+    why="the container sees only the GPUs that it asked for, and the other ranks find no device",
+    source="NVIDIA/k8s-device-plugin README (requesting GPUs); NVIDIA/TensorRT-LLM#2058",
+)  # fmt: skip
 INVALID_MIG = declare(
     "mig-single-invalid", Topic.GPU_SHARING, Severity.ERROR,
     says="with MIG strategy single all cards of a node are cut into equal slices",
@@ -239,10 +245,18 @@ def ranks_over_shares(c: Context) -> Iterator[Answer]:
     cards = _cards(c, offer)
     if cards is not None:
         yield Figure("physical_gpus", cards)
-    if offer.sharing is None or offer.profile is not None:
+    if offer.profile is not None:
         return
     asked = sum(n for name, n in _asked(c).items() if not is_mig(name))
     world = c.tp * c.pp
+    pods = (c.evidence.pod.lws_size_pods if c.evidence.pod else None) or 1
+    if 0 < asked * pods < world and cards is not None and world <= cards:
+        yield TOO_FEW.found(
+            c, f"{_RESOURCES}.{GPU}", f"the pod asks for {asked} GPU{'s' * (asked > 1)}, and TP {c.tp} x PP {c.pp} has "
+            f"{world} ranks", f"ask for {world}",
+        )  # fmt: skip
+    if offer.sharing is None:
+        return
     count = max(world, asked)
     if count <= 1:
         return

@@ -34,7 +34,11 @@ def names(c: Context) -> Iterator[Answer]:
     version = version_of(c.evidence.kubernetes_version)
     rules = {kind: rule for kind in kinds if (rule := rule_for(kind, version)) is not None}
     room = min((rule.length for rule in rules.values()), default=63)
-    derived = [safe_name(item, min(room, 63)) for item in ids]
+    derived = [
+        item if rules and len(item) <= min(room, 63) and all(r.accepts(item) for r in rules.values())
+        else safe_name(item, min(room, 63))
+        for item in ids
+    ]  # fmt: skip
     yield Figure("names", derived)
     yield Figure("distinct_names", len(set(derived)))
     for at, item in enumerate(ids):

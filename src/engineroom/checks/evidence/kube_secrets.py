@@ -33,6 +33,7 @@ _TOKEN = re.compile(
     r"|github_pat_[A-Za-z0-9_]{30,}|glpat-[A-Za-z0-9_-]{18,}|AKIA[A-Z0-9]{16}|xox[bapr]-[A-Za-z0-9-]{20,}"
     r"|sk-[A-Za-z0-9_-]{32,})"
 )
+_URL_PASSWORD = re.compile(r"\b[a-z][a-z0-9+.-]{1,20}://[^\s/:@$]{1,100}:[^\s/:@${}<>]{3,200}@")
 _SECRET_NAME = re.compile(
     r"(^|_)(TOKEN|API_?KEY|APIKEY|PASSWORD|PASSWD|SECRET|SECRET_(ACCESS_)?KEY|ACCESS_KEY|PRIVATE_KEY"
     r"|CREDENTIALS?)$"
@@ -103,10 +104,18 @@ def _plain(c: Context, values: Values) -> Iterator[tuple[Path, str]]:
     for path, value in walk(values):
         if not isinstance(value, str) or not path:
             continue
+        if len(path) > 3 and path[-2:] == ("configMapKeyRef", "name"):
+            # A ConfigMap is no place for it: its data is plain text in a manifest.
+            name = values.get(*path[:-3], "name")
+            if isinstance(name, str) and is_secret_name(name):
+                yield path[:-1], name
+            continue
         if any(step in _REFERENCES for step in path):
             continue
-        if _TOKEN.search(value) or (
-            is_secret_name(_subject(values, path)) and _holds_secret(value)
+        if (
+            _TOKEN.search(value)
+            or _URL_PASSWORD.search(value)
+            or (is_secret_name(_subject(values, path)) and _holds_secret(value))
         ):
             yield path, _subject(values, path)
 
@@ -122,6 +131,9 @@ def tokens(c: Context) -> Iterator[Answer]:
     if chart_of(c) == VLLM_STACK:
         yield Figure("renders_secret", any(_own_secret(c, path) for path, _ in plain))
         yield from _half_references(c, values)
+    else:
+        # Conventional keys: `env` goes into the pod as it is written, and no Secret is made of it.
+        yield Figure("renders_secret", False)
     for path, name in plain[:50]:
         place, line = "helm_values." + dotted(path), values.line(*path)
         shown = name[:100]

@@ -45,6 +45,12 @@ INT8_PAGED = declare(
     why="no kernel combines them, so neither reuse nor chunked context work with INT8",
     source="NVIDIA/TensorRT-LLM issue #2166",
 )  # fmt: skip
+FP8_PAGED = declare(
+    "fp8-kv-with-paged-fmha", Topic.KV_CACHE, Severity.ERROR,
+    says="paged context FMHA on an FP8 KV cache goes with FP8 activations",
+    why="up to 0.17 the build stops; later ones switch the flag off in a log line, and KV reuse with it",
+    source="NVIDIA/TensorRT-LLM tensorrt_llm/builder.py (build) @ 008b2b8d; attentionOp.cpp (enqueueContext)",
+)  # fmt: skip
 NOT_PAGED = declare(
     "paged-fmha-needs-paged-cache", Topic.KV_CACHE, Severity.ERROR,
     says="paged context FMHA is built on a paged KV cache",
@@ -65,6 +71,9 @@ BLOCK = declare(
 )  # fmt: skip
 
 _DEFAULT_FRACTION = 0.9
+_FP16_ACTIVATIONS = (WeightFormat.BF16, WeightFormat.FP16, WeightFormat.W4A16_AWQ)
+_FP8_QUERIES = (None, WeightFormat.FP8, WeightFormat.W4A8_AWQ, WeightFormat.NVFP4)
+"""Weight formats whose checkpoints have FP8 queries (builder.py); unknown ones are no fault."""
 _MIB = 1024 * 1024
 
 
@@ -152,6 +161,13 @@ def build_options(c: Context) -> Iterator[Answer]:
             "--use_paged_context_fmha enable with an INT8 KV cache: no kernel combines them",
             "use an FP8 or 16-bit KV cache, or leave paged context FMHA (and reuse) off",
         )  # fmt: skip
+    if paged_fmha and c.spec.kv_cache is KvCacheFormat.FP8 and c.spec.weights in _FP16_ACTIVATIONS:
+        yield FP8_PAGED.found(
+            c, "build_argv.use_paged_context_fmha",
+            f"--use_paged_context_fmha enable with an FP8 KV cache and {c.spec.weights} weights, whose "
+            "activations are 16 bit",
+            "use a 16-bit KV cache, or leave use_paged_context_fmha (and reuse) off, or quantize the weights to fp8",
+        )  # fmt: skip
     contiguous = (
         given.get("--paged_kv_cache") == "disable"
         or given.get("--kv_cache_type") in ("continuous", "disabled")
@@ -164,7 +180,7 @@ def build_options(c: Context) -> Iterator[Answer]:
         )  # fmt: skip
     if given.get("--use_fp8_context_fmha") == "enable":
         wrong = []
-        if c.spec.weights not in (None, WeightFormat.FP8):
+        if c.spec.weights not in _FP8_QUERIES:
             wrong.append(f"the checkpoint's weights are {c.spec.weights}")
         if capability and capability not in ("8.9", "9.0"):
             wrong.append(f"the GPU has compute capability {capability}")

@@ -28,6 +28,12 @@ VOCAB = declare(
     why="conversion stops on a shape mismatch; the tensors are right, since they were trained",
     source="NVIDIA/TensorRT-LLM issue #561",
 )  # fmt: skip
+HEAD_ROWS = declare(
+    "head-and-embedding-differ", Topic.MODEL_CONFIG, Severity.ERROR,
+    says="the output head and the embedding have the same rows",
+    why="both are made with vocab_size rows: one of the two does not load, whatever config.json says",
+    source="NVIDIA/TensorRT-LLM issue #561; huggingface/transformers modeling_utils.py (resize_token_embeddings)",
+)  # fmt: skip
 TOKENIZER_VOCAB = declare(
     "tokenizer-larger-than-vocab", Topic.MODEL_CONFIG, Severity.ERROR,
     says="every id of the tokenizer has a row in the embedding",
@@ -142,7 +148,14 @@ def vocabulary(c: Context) -> Iterator[Answer]:
     tokenizer = c.evidence.tokenizer.vocab_size if c.evidence.tokenizer else None
     rows = table[1][0] if table else None
     yield Figure("vocab_size", rows or max(hf.vocab_size, tokenizer or 0))
-    if table and rows != hf.vocab_size:
+    head = _tensor(c, "lm_head.weight")
+    if table and head and rows != head[1][0] and not hf.tie_word_embeddings:
+        yield HEAD_ROWS.found(
+            c, "hf_config.vocab_size",
+            f"{table[0]} has {rows} rows and {head[0]} has {head[1][0]}; config.json says {hf.vocab_size}",
+            "resize both with resize_token_embeddings, which keeps them equal, and save the model again",
+        )  # fmt: skip
+    elif table and rows != hf.vocab_size:
         yield VOCAB.found(
             c, "hf_config.vocab_size",
             f"config.json says vocab_size {hf.vocab_size}, and {table[0]} has {rows} rows"

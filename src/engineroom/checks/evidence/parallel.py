@@ -175,10 +175,21 @@ def converted_layout(c: Context) -> Iterator[Answer]:
     elif argv is not None and c.evidence.spec is not None:
         yield Figure("world_size", c.tp * c.pp)
     if argv is not None and argv and argv[0].rsplit("/", 1)[-1] == "trtllm-build":
-        extra = [n for n in ("--tp_size", "--pp_size", "--world_size") if n in flags(argv)]
-        if extra:
+        given = flags(argv)
+        extra = [n for n in ("--tp_size", "--pp_size", "--world_size") if n in given]
+        # Up to 0.11 they were taken and had no effect on a converted checkpoint (issues #1340, #2058).
+        taken = c.trtllm is not None and Version(c.trtllm) < Version("0.12")
+        same = mapping is not None and all(
+            given[n] == str(value) for n, value in (
+                ("--tp_size", mapping.tp_size or 1), ("--pp_size", mapping.pp_size or 1),
+                ("--world_size", (mapping.tp_size or 1) * (mapping.pp_size or 1)),
+            ) if n in given
+        )  # fmt: skip
+        if extra and not (taken and same):
             yield REMOVED_FLAG.found(
-                c, "build_argv", f"{', '.join(extra)}: trtllm-build takes no layout flags",
+                c, "build_argv",
+                f"{', '.join(extra)}: trtllm-build "
+                + ("does not apply layout flags" if taken else "takes no layout flags"),
                 "give --tp_size and --pp_size to the converter (or to quantize.py); the build reads them "
                 "from the checkpoint's config.json",
             )  # fmt: skip

@@ -40,6 +40,15 @@ UNKNOWN_KV = declare(
     source=_SUPPORT_PAGES,
 )  # fmt: skip
 
+QKV_BIAS = declare(
+    "fp8-kv-for-qwen2", Topic.QUANT_GPU_SUPPORT, Severity.WARN,
+    says="an FP8 KV cache is used with models whose keys have no large outliers",
+    why="the bias of Qwen2 and Qwen2.5 on K makes outliers that FP8 cuts off: the formats are supported, and "
+    "answers were reported broken",
+    source="NVIDIA/TensorRT-LLM issues #4218 and #2699; verl-project/verl PR #4435 (accuracy near 0 for Qwen2.5)",
+)  # fmt: skip
+_OUTLIERS = ("Qwen2ForCausalLM",)
+
 # What runs where the wanted format does not, best first; filtered by the support table.
 _ALTERNATIVES = {
     "weights": ("fp8", "w4a16_awq", "nvfp4", "bf16"),
@@ -142,4 +151,18 @@ def kv_cache_on_gpu(c: Context) -> Iterator[Finding]:
         yield from _judge(c, "kv_cache", str(c.spec.kv_cache))
 
 
-RULES = (weights_on_gpu, kv_cache_on_gpu)
+@about(Topic.QUANT_GPU_SUPPORT)
+def kv_cache_of_model(c: Context) -> Iterator[Finding]:
+    if c.keys:  # a spec: checks/precision.py judges it by the model's type
+        return
+    hf = c.evidence.hf_config
+    names = [n for n in (hf.architectures or () if hf else ()) if n in _OUTLIERS]
+    if names and c.spec.kv_cache is KvCacheFormat.FP8:
+        yield QKV_BIAS.found(
+            c, "spec.kv_cache",
+            f"an FP8 KV cache for {names[0]} (Qwen2, Qwen2.5), whose K projection has a bias with outliers",
+            "use precision.kv_cache: auto (16 bit), or compare answers with it before serving",
+        )  # fmt: skip
+
+
+RULES = (weights_on_gpu, kv_cache_on_gpu, kv_cache_of_model)

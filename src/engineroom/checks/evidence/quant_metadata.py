@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from engineroom.checks.codes import declare
 from engineroom.checks.evidence.context import Answer, Context, about
+from engineroom.checks.evidence.kv_scales import missing_halves
 from engineroom.names import Severity, Topic
 from engineroom.reading.facts import Tensor
 from engineroom.reading.files import Quantization
@@ -21,7 +22,7 @@ EXCLUDE = declare(
     "exclude-list-misses-modules", Topic.QUANT_METADATA, Severity.ERROR,
     says="each linear layer left in 16 bit is in exclude_modules",
     why="the loader looks for scales that are not there, or misreads the weight",
-    source="NVIDIA/Model-Optimizer issue #33 (the list was hard-coded)",
+    source="NVIDIA/Model-Optimizer issue #33 (the list was hard-coded); CHANGELOG 0.45 (routers of experts)",
 )  # fmt: skip
 EXCLUDED_PACKED = declare(
     "excluded-module-is-quantized", Topic.QUANT_METADATA, Severity.ERROR,
@@ -38,8 +39,9 @@ SCALE_SHAPE = declare(
 MISSING = declare(
     "scales-missing", Topic.QUANT_METADATA, Severity.ERROR,
     says="each quantized module has the scales of its format",
-    why="a fused forward that bypasses the calibration hooks leaves no activation scale; answers are nonsense",
-    source="NVIDIA/Model-Optimizer PR #1340",
+    why="a forward that bypasses the calibration hooks, or no forward at all, leaves no activation scale: "
+    "answers are nonsense, or the build stops",
+    source="NVIDIA/Model-Optimizer PR #1340, issue #500 (activation_scaling_factor)",
 )  # fmt: skip
 GATE_UP = declare(
     "expert-scales-differ", Topic.MOE, Severity.ERROR,
@@ -60,9 +62,12 @@ REQUIRED = {
     "FP8": ("weight_scale", "input_scale"),
     "FP8_PER_CHANNEL_PER_TOKEN": ("weight_scale",),
     "NVFP4": ("weight_scale", "weight_scale_2", "input_scale"),
+    "NVFP4_AWQ": ("weight_scale", "weight_scale_2", "input_scale"),
+    "W4A16_NVFP4": ("weight_scale", "weight_scale_2"),
     "W4A16_AWQ": ("weight_scale",),
     "W4A8_AWQ": ("weight_scale", "input_scale"),
 }
+_GROUPS = {"NVFP4": 16, "NVFP4_AWQ": 16, "W4A16_NVFP4": 16, "W4A16_AWQ": 128, "W4A8_AWQ": 128}
 _SCALARS = ("weight_scale_2", "input_scale")
 _SUFFIXES = ("weight_scale_2", "weight_scale", "input_scale", "pre_quant_scale", "weight")
 _LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "qkv_proj",
@@ -97,7 +102,12 @@ class Module:
     @property
     def linear(self) -> bool:
         last = self.name.rsplit(".", 1)[-1]
-        return last in _LINEARS or last.endswith("_proj")
+        return last in _LINEARS or last.endswith("_proj") or self.router
+
+    @property
+    def router(self) -> bool:
+        """The layer that chooses experts: ModelOpt keeps it in 16 bit and lists it as excluded."""
+        return self.name.rsplit(".", 1)[-1] in ("gate", "router", "shared_expert_gate")
 
 
 def modules_of(tensors: tuple[Tensor, ...]) -> list[Module]:
@@ -175,8 +185,10 @@ def scale_shapes(c: Context) -> Iterator[Answer]:
     if quantization is None or not c.evidence.tensors:
         return
     algo = quantization.quant_algo
-    group = {"NVFP4": 16, "W4A16_AWQ": 128, "W4A8_AWQ": 128}.get(algo or "")
+    group = _GROUPS.get(algo or "")
     if group is None:
+        if algo in REQUIRED:
+            yield Figure("tensor_shapes", {})  # one scale a tensor or a row: no block has a width
         return
     group = quantization.group_size or group
     wrong: dict[str, list[int]] = {}
@@ -209,6 +221,8 @@ def missing_scales(modules: list[Module], algo: str) -> list[str]:
         if not module.quantized or not (module.linear or "weight_scale" in module.tensors):
             continue
         own_scalars = set(module.tensors) & set(_SCALARS)
+        # FP8's weight_scale is such a scalar itself.
+        own_scalars |= {"weight_scale"} & set(module.tensors) if algo == "FP8" else set()
         for suffix in required:
             shown = suffix in listed or (suffix in _SCALARS and own_scalars)
             if suffix not in module.tensors and shown:
@@ -224,13 +238,13 @@ def scales_present(c: Context) -> Iterator[Answer]:
     patterns = quantization.exclude_modules or ()
     modules = [m for m in modules_of(c.evidence.tensors) if not excluded(m.name, patterns)]
     missing = missing_scales(modules, quantization.quant_algo)
-    yield Figure("missing_tensors", missing)
+    yield Figure("missing_tensors", missing + missing_halves(c))
     if missing:
         experts = any(".experts." in name for name in missing)
         yield MISSING.found(
             c, "tensors",
             f"{quantization.quant_algo} needs {', '.join(missing[:4])}{' …' if len(missing) > 4 else ''}, "
-            "which other modules have and these do not",
+            "which these modules do not have",
             ("force eager experts for calibration (or use a ModelOpt with the fix) and quantize again"
              if experts else "quantize and export again"),
         )  # fmt: skip
@@ -243,18 +257,25 @@ def expert_scales(c: Context) -> Iterator[Answer]:
     if quantization is None or not c.evidence.tensors:
         return
     modules = {m.name: m for m in modules_of(c.evidence.tensors)}
-    right: dict[str, float] = {}
+    right = {
+        t.name: t.value for m in modules.values() for suffix, t in m.tensors.items()
+        if suffix in _SCALARS and t.value is not None and t.value > 0
+    }  # fmt: skip
     differ = []
     for name, gate in modules.items():
         for one, other in ((".gate_proj", ".up_proj"), (".w1", ".w3")):
             partner = modules.get(name.removesuffix(one) + other) if name.endswith(one) else None
-            if partner is None or "expert" not in name or quantization.quant_algo != "NVFP4":
+            if (
+                partner is None
+                or "expert" not in name
+                or _GROUPS.get(quantization.quant_algo or "") != 16
+            ):
                 continue
             pair = [m.tensors.get("weight_scale_2") for m in (gate, partner)]
             values = [t.value for t in pair if t is not None and t.value is not None]
             if len(values) == 2 and values[0] != values[1]:
                 top = max(values)
-                right |= {t.name: top for t in pair if t is not None and t.value != top}
+                right |= {t.name: top for t in pair if t is not None}
                 differ.append(f"{name}: {values[0]:g} and {values[1]:g}")
     if differ:
         yield GATE_UP.found(

@@ -13,6 +13,8 @@ from engineroom.types import Figure, Finding
 
 GROUPS = (64, 128)
 """Group sizes with weight-only GEMM kernels (NVIDIA/TensorRT-LLM issues #988, #1547)."""
+BITS = (4, 8)
+"""Weight bits of ready-made GPTQ and AWQ checkpoints with kernels: W4A16 and, for GPTQ, W8A16."""
 NVFP4_BLOCK = 16
 _HEAD_BYTES = 32
 """The int4 packer takes rows of a multiple of 32 bytes (NVIDIA/TensorRT-LLM issue #843)."""
@@ -23,12 +25,19 @@ GROUP = declare(
     why="other sizes quantize and build; the first GEMM finds no valid tactic",
     source="NVIDIA/TensorRT-LLM issues #988 (maintainer: 64 or 128 only) and #1547",
 )  # fmt: skip
+WEIGHT_BITS = declare(
+    "weight-bits-without-kernel", Topic.QUANT_SHAPE, Severity.ERROR,
+    says="GPTQ and AWQ checkpoints have 4-bit weights (GPTQ also 8)",
+    why="the converter unpacks 4-bit words whatever the config says; other widths give nonsense or a shape error",
+    source="NVIDIA/TensorRT-LLM tensorrt_llm/quantization/mode.py (W4A16_GPTQ, W8A16_GPTQ, W4A16_AWQ); "
+    "release notes 0.15 (INT8 support for GPTQ)",
+)  # fmt: skip
 PARTIAL = declare(
     "group-size-partial", Topic.QUANT_SHAPE, Severity.ERROR,
     says="each rank's input width is a whole number of groups",
     why="the checkpoint is valid at TP 1; the fault appears only when it is sharded",
     source="NVIDIA/Model-Optimizer modelopt/torch/export/postprocess.py, (in_features // tp) % block; "
-    "vllm-project/vllm issue #1258",
+    "PR #2320 (partial groups are refused); vllm-project/vllm issue #1258",
 )  # fmt: skip
 BLOCK = declare(
     "nvfp4-partial-block", Topic.QUANT_SHAPE, Severity.ERROR,
@@ -50,6 +59,14 @@ HEAD_BY_RECIPE = declare(
     "(*lm_head* is disabled last)",
 )  # fmt: skip
 
+HEAD_TIED = declare(
+    "lm-head-quantized-but-tied", Topic.QUANT_LM_HEAD, Severity.ERROR,
+    says="an output head that is to be quantized has weights of its own",
+    why="with tied embeddings the runtime takes the embedding's 16-bit table as head: the quantized copy is "
+    "dropped, or spoils the embedding",
+    source="NVIDIA/Model-Optimizer modelopt/torch/export/quant_utils.py (tied weights in postprocess_state_dict); "
+    "vllm-project/vllm PR #42124 (quantized heads with tie_word_embeddings false); NVIDIA/TensorRT-LLM issue #1394",
+)  # fmt: skip
 _GROUPED = (WeightFormat.W4A16_AWQ, WeightFormat.W4A8_AWQ)
 _HEAD_QUANTIZERS = ("lm_head.weight_quantizer", "lm_head.input_quantizer")
 
@@ -70,9 +87,9 @@ def group_has_kernels(c: Context) -> Iterator[Answer]:
     group, key = _group(c)
     if group is None:
         return
+    yield Figure("allowed_group_sizes", list(GROUPS))
     if group in GROUPS:
         return
-    yield Figure("allowed_group_sizes", list(GROUPS))
     if group == -1:
         reason = "one scale per column (group_size -1) is not group-wise quantization"
     else:
@@ -82,6 +99,21 @@ def group_has_kernels(c: Context) -> Iterator[Answer]:
         else "take the checkpoint's 128g or 64g variant, or quantize anew"
     )  # fmt: skip
     yield GROUP.found(c, key, reason, fix)
+
+
+@about(Topic.QUANT_SHAPE)
+def bits_have_kernels(c: Context) -> Iterator[Answer]:
+    source = c.evidence.hf_config.quantization_config if c.evidence.hf_config else None
+    method = (source.quant_method or "").lower() if source else ""
+    if source is None or method not in ("gptq", "awq") or source.bits is None:
+        return
+    if source.bits not in (BITS if method == "gptq" else BITS[:1]):
+        yield WEIGHT_BITS.found(
+            c, "hf_config.quantization_config.bits",
+            f"{method} weights of {source.bits} bits: there are kernels for "
+            + ("4 (and 8)" if method == "gptq" else "4"),
+            "take the 4-bit variant, or quantize the 16-bit model anew",
+        )  # fmt: skip
 
 
 def widths(hf: HfConfig) -> dict[str, tuple[int, bool]]:
@@ -158,23 +190,26 @@ def _is_linear(name: str) -> bool:
 
 @about(Topic.QUANT_SHAPE)
 def tensors_whole(c: Context) -> Iterator[Answer]:
-    """Before NVFP4 quantization: which layers must stay out."""
-    if c.spec.weights is not WeightFormat.NVFP4 or not c.evidence.tensors:
+    """Before NVFP4 or AWQ quantization: which layers must stay out."""
+    nvfp4 = c.spec.weights is WeightFormat.NVFP4
+    group = NVFP4_BLOCK if nvfp4 else c.spec.group_size or 128
+    if not c.evidence.tensors or not (nvfp4 or (c.spec.weights in _GROUPED and group in GROUPS)):
         return
     bad = [
         tensor
         for tensor in c.evidence.tensors
         if tensor.shape and len(tensor.shape) == 2 and _unquantized(tensor.dtype)
-        and _is_linear(tensor.name) and tensor.shape[1] % NVFP4_BLOCK
+        and _is_linear(tensor.name) and tensor.shape[1] % group
     ]  # fmt: skip
     yield Figure("modules_to_exclude", [t.name.removesuffix(".weight") for t in bad])
     if bad:
         shown = "; ".join(
-            f"{t.name} has {t.shape[1]} = {t.shape[1] // 16} x 16 + {t.shape[1] % 16}"
+            f"{t.name} has {t.shape[1]} = {t.shape[1] // group} x {group} + {t.shape[1] % group}"
             for t in bad[:4] if t.shape
         )  # fmt: skip
-        yield BLOCK.found(
-            c, "tensors", f"NVFP4 blocks are 16 wide: {shown}" + (" …" if len(bad) > 4 else ""),
+        what = "NVFP4 blocks are 16 wide" if nvfp4 else f"groups are {group} wide"
+        yield (BLOCK if nvfp4 else PARTIAL).found(
+            c, "tensors", f"{what}: {shown}" + (" …" if len(bad) > 4 else ""),
             "exclude these modules from the recipe, or choose fp8 for them",
         )  # fmt: skip
 
@@ -205,9 +240,19 @@ def head_packs(c: Context) -> Iterator[Answer]:
             "add {quantizer_name: '*lm_head*', enable: false} as the last entry",
         )  # fmt: skip
         return
-    if not (by_recipe if by_recipe is not None else wanted) or c.spec.weights not in _GROUPED:
+    if not (by_recipe if by_recipe is not None else wanted):
         return
     hf = c.evidence.hf_config
+    if hf is not None and hf.tie_word_embeddings:
+        yield Figure("culprit", "lm_head")
+        yield HEAD_TIED.found(
+            c, "spec.quantize_lm_head" if wanted else "quant_cfg",
+            "lm_head is to be quantized, and tie_word_embeddings is true: it shares the embedding's tensor",
+            "leave lm_head unquantized, or untie the weights in the model first",
+        )  # fmt: skip
+        return
+    if c.spec.weights not in _GROUPED:
+        return
     if hf is None or not hf.vocab_size:
         return
     yield from _columns(c, hf)
@@ -233,4 +278,4 @@ def _columns(c: Context, hf: HfConfig) -> Iterator[Figure | Finding]:
     )  # fmt: skip
 
 
-RULES = (group_has_kernels, groups_whole, tensors_whole, head_packs)
+RULES = (group_has_kernels, bits_have_kernels, groups_whole, tensors_whole, head_packs)

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from engineroom.checks.evidence import (
+    adapters,
     attention,
     build_flags,
     calibration,
@@ -15,6 +16,7 @@ from engineroom.checks.evidence import (
     engine_fit,
     kubernetes,
     kv_budget,
+    kv_scales,
     llm_args,
     model_config,
     parallel,
@@ -32,6 +34,7 @@ MODULES: tuple[Any, ...] = (
     precision,
     quant_shapes,
     quant_metadata,
+    kv_scales,
     checkpoint_files,
     checkpoint_size,
     calibration,
@@ -44,6 +47,7 @@ MODULES: tuple[Any, ...] = (
     build_flags,
     attention,
     constraints,
+    adapters,
     triton,
     kubernetes,
 )

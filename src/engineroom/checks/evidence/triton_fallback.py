@@ -158,6 +158,8 @@ def _llmapi_unread(c: Context, model: repo.Model, key: str) -> Iterator[Answer]:
     known = repo.parameters(c).rows(repo.ENGINE, repo.CPP, None)
     if key not in known or key == "FORCE_CPU_ONLY_INPUT_TENSORS":
         return
+    if key == "gpu_device_ids" and (model.config.instances or 1) > 1:
+        return  # read by its newer releases, for several instances only
     there = _IN_MODEL_YAML.get(key)
     yield UNREAD.found(
         c, model.parameter_key(key), f"the llmapi model does not read `{key}` of {model.config.path}; its "
@@ -165,7 +167,11 @@ def _llmapi_unread(c: Context, model: repo.Model, key: str) -> Iterator[Answer]:
         line=model.line(key), source=YAML_TRUTHY.source,
     )  # fmt: skip
     yield repo.field_figure(
-        f"parameters.{key}", Severity.ERROR, file=model.config.path, line=model.line(key), server=CHANGES
+        f"parameters.{key}",
+        Severity.ERROR,
+        file=model.config.path,
+        line=model.line(key),
+        server=CHANGES,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from engineroom.catalog.load import in_range
 from engineroom.checks.codes import declare
 from engineroom.checks.evidence import triton_repository as repo
+from engineroom.checks.evidence import triton_values
 from engineroom.checks.evidence.context import Answer, Context, about
 from engineroom.checks.evidence.model_config import kv_bytes_per_token
 from engineroom.names import Severity, Topic
@@ -54,6 +55,14 @@ LITTLE_LEFT = declare(
     says="a later engine has a useful KV cache",
     why="the first one took nearly everything; the later one serves few tokens at once",
     source="triton-inference-server/tensorrtllm_backend docs/llama_multi_instance.md @ v0.16.0 (load order)",
+)  # fmt: skip
+
+SIZE = declare(
+    "kv-cache-size-lost", Topic.KV_CACHE, Severity.ERROR,
+    says="the size of the KV cache is a number that the backend reads and the runtime accepts",
+    why="what cannot be read leaves the default in force; a fraction outside 0 to 1 stops the load",
+    source="NVIDIA/TensorRT-LLM cpp/tensorrt_llm/executor/kvCacheConfig.cpp (1.3.0rc3); "
+    "triton_backend/inflight_batcher_llm/src/{model_state,model_instance_state}.cc",
 )  # fmt: skip
 
 
@@ -113,6 +122,24 @@ def features(c: Context) -> Iterator[Answer]:
                 "the model does not start", "set kv_cache_onboard_blocks to true",
                 line=model.line("kv_cache_onboard_blocks"),
             )  # fmt: skip
+
+
+@about(Topic.KV_CACHE)
+def sizes(c: Context) -> Iterator[Answer]:
+    """Sizes of the cache that the backend cannot read or the runtime refuses."""
+    for model in repo.engines(c):
+        known = repo.rows(c, model)
+        for name in ("kv_cache_free_gpu_mem_fraction", "max_tokens_in_paged_kv_cache"):
+            scalar, row = model.config.parameters.get(name), known.get(name)
+            if scalar is None or row is None or scalar.placeholders:
+                continue
+            outcome = triton_values.judge(row, scalar, c.trtllm)
+            if outcome.severity is Severity.ERROR:
+                yield SIZE.found(
+                    c, model.parameter_key(name), f"{name} of {model.config.path}: {outcome.reason}",
+                    f"write {triton_values.show(outcome.right)}" if outcome.right is not None else
+                    "write a number that can be read, within the limits", line=scalar.line,
+                )  # fmt: skip
 
 
 DEFAULT_FRACTION = 0.9
@@ -200,4 +227,4 @@ def memory_between_models(c: Context) -> Iterator[Answer]:
     yield Figure("free_bytes_for_model", left)
 
 
-RULES = (features, memory_between_models)
+RULES = (features, sizes, memory_between_models)

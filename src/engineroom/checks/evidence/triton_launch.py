@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import islice
 
@@ -81,11 +80,6 @@ NO_MPI = declare(
     why="the script asserts it; the engine finds one process where it needs more",
     source=f"{_SCRIPT} (--no-mpi)",
 )  # fmt: skip
-
-
-_LOG_LOADING = re.compile(
-    r"^.{0,60}?[IWE]\d{4} [\d:.]{8,20} (\d{1,9}) .{0,80}?loading: ([\w.-]{1,100}):\d", re.MULTILINE
-)
 
 
 @about(Topic.MPI_LAUNCH)
@@ -195,7 +189,9 @@ def participants(c: Context) -> Iterator[Answer]:
 
 def _right(engines: tuple[repo.Model, ...], world: int) -> list[str]:
     """Ids as given when all are sound, else counted up from 1."""
-    if not list(participant_faults(engines, world)) and all(participant_sets(m) is not None for m in engines):
+    if not list(participant_faults(engines, world)) and all(
+        participant_sets(m) is not None for m in engines
+    ):
         return [m.config.parameters["participant_ids"].text for m in engines]
     texts, following = [], 1
     for model in engines:
@@ -220,25 +216,6 @@ def _leader(c: Context, engines: tuple[repo.Model, ...], world: int) -> Iterator
 
 
 @about(Topic.MPI_LAUNCH)
-def loads_in_log(c: Context) -> Iterator[Answer]:
-    """Processes of a log that load the same model: only engines are loaded by each rank."""
-    processes: dict[str, set[str]] = {}
-    for found in _LOG_LOADING.finditer(c.evidence.log or ""):
-        processes.setdefault(found[2], set()).add(found[1])
-    known = {m.name for m in repo.engines(c)}
-    many = sorted(
-        name for name, pids in processes.items()
-        if len(pids) > 1 and name not in known and not (not known and _engine_name(name))
-    )  # fmt: skip
-    if many:
-        yield LOADS.found(
-            c, "log", f"{len(processes[many[0]])} processes load {', '.join(many[:6])}; these belong on rank 0",
-            "start each further rank with --model-control-mode=explicit --load-model=tensorrt_llm, as "
-            "launch_triton_server.py does",
-        )  # fmt: skip
-
-
-@about(Topic.MPI_LAUNCH)
 def loaded_models(c: Context) -> Iterator[Answer]:
     """Ranks above 0 of an mpirun line, against the folders of the repository."""
     launch = launch_of(c)
@@ -248,7 +225,7 @@ def loaded_models(c: Context) -> Iterator[Answer]:
     if launch is None or not folders:
         return
     known = {m.name for m in repo.engines(c)} | {m.config.folder for m in repo.engines(c)}
-    others = [f for f in folders if f not in known and (known or not _engine_name(f))]
+    others = [f for f in folders if f not in known and (known or not engine_name(f))]
     rank = 0
     for count, words in launch.blocks:
         later = count if rank else count - 1
@@ -272,7 +249,7 @@ def loaded_models(c: Context) -> Iterator[Answer]:
             return
 
 
-def _engine_name(folder: str) -> bool:
+def engine_name(folder: str) -> bool:
     return "tensorrt_llm" in folder and "bls" not in folder
 
 
@@ -305,4 +282,4 @@ def built_layout(c: Context) -> Iterator[Answer]:
             )  # fmt: skip
 
 
-RULES = (ranks, participants, loads_in_log, loaded_models, built_layout)
+RULES = (ranks, participants, loaded_models, built_layout)

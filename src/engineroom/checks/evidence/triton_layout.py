@@ -40,8 +40,9 @@ NO_SUCH_GPU = declare(
 )  # fmt: skip
 SHARED = declare(
     "gpu-in-two-sets", Topic.PARALLEL_LAYOUT, Severity.WARN,
-    says="instances of a model have GPUs of their own",
-    why="each copy takes its share of the memory that is free when it loads, and they slow each other",
+    says="instances of a model have GPUs of their own, or a KV cache that leaves room for the next one",
+    why="each copy takes its share of the memory that is free when it loads, by default nine tenths; the "
+    "next one has what is left, and they slow each other",
     source=_MULTI + " (multiple instances on a single GPU: generally not recommended)",
 )  # fmt: skip
 TOO_OLD = declare(
@@ -64,15 +65,17 @@ LEADER = declare(
     source=_MULTI + " (Leader Mode: a server for each instance; Orchestrator Mode)",
 )  # fmt: skip
 
+_DEFAULT_SHARE = 0.9
 
-def _sets(model: repo.Model) -> list[list[int]] | None:
+
+def sets_of(model: repo.Model) -> list[list[int]] | None:
     scalar = model.config.parameters.get("gpu_device_ids")
     if scalar is None or scalar.placeholders or not scalar.text.strip():
         return None
     return cpp_values.device_sets(scalar.text)
 
 
-def _text(sets: list[list[int]]) -> str:
+def text_of(sets: list[list[int]]) -> str:
     return ";".join(",".join(map(str, ids)) for ids in sets)
 
 
@@ -100,20 +103,20 @@ def _placed(c: Context, model: repo.Model, world: int, gpus: int | None) -> Iter
         g for g in groups if g.kind == "KIND_GPU" and (len(g.gpus) > 1 or (gpus or 1) > 1)
     ]
     count = model.config.instances or 1
-    sets = _sets(model)
+    sets = sets_of(model)
     if wrong_kind and sets is None:
         seen = sorted({i for g in wrong_kind for i in g.gpus}) or list(range(min(gpus or 1, 64)))
         each = max((g.count or 1) for g in wrong_kind)
         count = max(1, len(seen) // world) * each
         right = _take(seen, world, count) if len(seen) >= world else _numbered(world, count)
     else:
-        right = _completed(sets or [], world, count, gpus)
+        right = completed(sets or [], world, count, gpus)
     fits = gpus is None or len({i for ids in right for i in ids}) <= gpus
     wanted = min(count, max(1, gpus // world)) if gpus else count
     if gpus is not None and count * world > gpus and not _sharing(sets, world, count):
         right = _numbered(world, wanted)
     final = len(right)
-    text = _text(right)
+    text = text_of(right)
     needs_ids = bool(wrong_kind) or (final > 1 or sets is not None)
     if needs_ids:
         yield Figure("gpu_device_ids", text)
@@ -145,22 +148,23 @@ def _placed(c: Context, model: repo.Model, world: int, gpus: int | None) -> Iter
             "instance with a proxy before them",
         )  # fmt: skip
     if sets is None:
-        if count > 1 and world > 1:
+        if count > 1 and (world > 1 or (gpus or 1) > 1):
+            where = f"the same {world} GPUs" if world > 1 else f"the first of {gpus} GPUs"
             yield SETS.found(
                 c, key, f"{count} instances of {model.config.path} and no gpu_device_ids: all of them use "
-                f"the same {world} GPUs", remedy,
+                + where, remedy, severity=Severity.WARN if world == 1 and _capped(model) else None,
             )  # fmt: skip
         return
     if len(sets) != count:
         yield SETS.found(
-            c, key, f"gpu_device_ids \"{_text(sets)}\" holds {len(sets)} set{'s' * (len(sets) > 1)} and "
+            c, key, f"gpu_device_ids \"{text_of(sets)}\" holds {len(sets)} set{'s' * (len(sets) > 1)} and "
             f"{model.config.path} has {count} instance{'s' * (count > 1)}", remedy, line=line,
         )  # fmt: skip
     nodes = _nodes(c, model)
     for ids in sets[:16]:
         if len(ids) * nodes != world or len(set(ids)) != len(ids):
             yield SET_SIZE.found(
-                c, key, f"the set {_text([ids])} of gpu_device_ids names {len(set(ids))} GPUs"
+                c, key, f"the set {text_of([ids])} of gpu_device_ids names {len(set(ids))} GPUs"
                 + (f" of each of {nodes} nodes" if nodes > 1 else "") + f", and tp x pp is {world}",
                 remedy, line=line,
             )  # fmt: skip
@@ -173,18 +177,33 @@ def _placed(c: Context, model: repo.Model, world: int, gpus: int | None) -> Iter
     flat = [i for ids in sets for i in set(ids)]
     if len(flat) != len(set(flat)) and len(sets) == count:
         twice = next(i for i, times in Counter(flat).items() if times > 1)
+        same = all(set(ids) == set(sets[0]) for ids in sets)
+        own = _numbered(world, count)
+        room = gpus is not None and count * world <= gpus
+        if room and not (same and _capped(model)):
+            yield Figure("gpu_device_ids", text_of(own))
         yield SHARED.found(
-            c,
-            key,
-            f'GPU {twice} is in more than one set of gpu_device_ids "{_text(sets)}"',
-            remedy,
-            line=line,
-        )
+            c, key, f'GPU {twice} is in more than one set of gpu_device_ids "{text_of(sets)}"'
+            + ("" if _capped(model) else ", and no cap is set on the KV cache: the first instance takes nine "
+               "tenths of what is free"),
+            (f'write gpu_device_ids "{text_of(own)}", or ' if room else "")
+            + "set max_tokens_in_paged_kv_cache or a smaller kv_cache_free_gpu_mem_fraction for each",
+            severity=Severity.ERROR if not _capped(model) else Severity.INFO if same else None, line=line,
+        )  # fmt: skip
     if gpus is not None and count * world > gpus and not fits:
         yield NOT_ENOUGH.found(
             c, model.key("instance_group"), f"{count} instances of {world} GPUs need {count * world}, and "
             f"the node has {gpus}", f"use count {wanted}",
         )  # fmt: skip
+
+
+def _capped(model: repo.Model) -> bool:
+    """Whether the KV cache was given less than the default share, so that copies may share a GPU."""
+    if repo.int_parameter(model, "max_tokens_in_paged_kv_cache") is not None:
+        return True
+    scalar = model.config.parameters.get("kv_cache_free_gpu_mem_fraction")
+    share = cpp_values.stof(scalar.text) if scalar and not scalar.placeholders else None
+    return share is not None and share < _DEFAULT_SHARE
 
 
 def _nodes(c: Context, model: repo.Model) -> int:
@@ -208,7 +227,7 @@ def _numbered(world: int, count: int) -> list[list[int]]:
     return [list(range(n * world, (n + 1) * world)) for n in range(min(count, 64))]
 
 
-def _completed(sets: list[list[int]], world: int, count: int, gpus: int | None) -> list[list[int]]:
+def completed(sets: list[list[int]], world: int, count: int, gpus: int | None) -> list[list[int]]:
     """Good sets as they are, and new ones from ids that no other set has."""
     good: list[list[int]] = []
     used: set[int] = set()

@@ -62,12 +62,37 @@ def mpi_blocks(argv: tuple[str, ...]) -> tuple[tuple[int, tuple[str, ...]], ...]
         if word != ":":
             words.append(word)
         elif words:
-            count = next(
-                (option(tuple(words), n) for n in _COUNT if option(tuple(words), n)), "1"
-            )
+            count = next((option(tuple(words), n) for n in _COUNT if option(tuple(words), n)), "1")
             blocks.append((_number(count or "1") or 1, tuple(words)))
             words = []
     return tuple(blocks)
+
+
+def _unlaunched(argv: tuple[str, ...]) -> int | None:
+    """Processes of a command line without mpirun: the server itself, NVIDIA's script, or srun."""
+    words = [word.rsplit("/", 1)[-1] for word in argv]
+    if words[:1] == ["tritonserver"] or "launch_triton_server.py" in words:
+        return 1  # the script's own default of --world_size
+    return _srun_tasks(argv)
+
+
+def _srun_tasks(argv: tuple[str, ...]) -> int | None:
+    if not argv or argv[0].rsplit("/", 1)[-1] != "srun":
+        return None
+    if not any(word.rsplit("/", 1)[-1] == "tritonserver" for word in argv):
+        return None
+    tasks = option(argv, "--ntasks") or option(argv, "-n")
+    if tasks is not None:
+        return _number(tasks)
+    each, nodes = option(argv, "--ntasks-per-node"), option(argv, "--nodes") or option(argv, "-N")
+    if each is None or nodes is None:
+        return None
+    return (_number(each) or 0) * (_number(nodes) or 0) or None
+
+
+def log_sizes(c: Context) -> list[int]:
+    """The MPI world that each process of the log says it has."""
+    return [int(size) for size in _LOG_SIZE.findall(c.evidence.log or "")[:1000]]
 
 
 def launch_of(c: Context) -> Launch | None:
@@ -77,6 +102,8 @@ def launch_of(c: Context) -> Launch | None:
     argv = facts.argv or ()
     env = c.evidence.env or {}
     blocks = mpi_blocks(argv)
+    if not blocks and (tasks := _srun_tasks(argv)) is not None:
+        blocks = ((tasks, argv),)
     mode, spawn = facts.mode, facts.spawn_processes
     if mode is None:
         if "--multi-model" in argv or env.get("TRTLLM_ORCHESTRATOR") == "1":
@@ -93,6 +120,8 @@ def launch_of(c: Context) -> Launch | None:
         ranks = sum(count for count, _ in blocks)
     if ranks is None and (stated := option(argv, "--world_size")):
         ranks = _number(stated)
+    if ranks is None and not blocks and (plain := _unlaunched(argv)) is not None:
+        ranks, mode = plain, mode or "leader"
     if ranks is None and (logged := _LOG_SIZE.search(c.evidence.log or "")):
         ranks = int(logged[1])
     return Launch(mode, spawn, ranks, facts.nodes, "--no-mpi" in argv, blocks)
@@ -116,7 +145,9 @@ def participant_sets(model: repo.Model) -> list[list[int]] | None:
     return cpp_values.device_sets(scalar.text)
 
 
-def participant_faults(engines: tuple[repo.Model, ...], world: int) -> Iterator[tuple[repo.Model, str]]:
+def participant_faults(
+    engines: tuple[repo.Model, ...], world: int
+) -> Iterator[tuple[repo.Model, str]]:
     """What the executor refuses in participant_ids of pre-spawned mode, beside rank 0."""
     used: dict[int, str] = {}
     for model in engines:

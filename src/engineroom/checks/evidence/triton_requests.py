@@ -261,11 +261,16 @@ def _weight_type(c: Context) -> str | None:
 def first_requests(c: Context) -> Iterator[Answer]:
     requests = c.evidence.requests or ()
     if not any(r.lora_task_id is not None or r.lora_weights or r.lora_config for r in requests):
+        if requests:
+            yield Figure("request_verdicts", ["ok"] * len(requests))
         return
     argv = c.evidence.build_argv
-    if argv is not None and argv and "--lora_plugin" not in commands.flags(argv):
+    plugin = commands.flags(argv).get("--lora_plugin") if argv else None
+    unbuilt = bool(argv) and (plugin is None or plugin == "disable")
+    if unbuilt:
         yield LORA_NOT_BUILT.found(
-            c, "build_argv", "requests name adapters, and the engine is built without --lora_plugin",
+            c, "build_argv", "requests name adapters, and the engine is built "
+            + ("without --lora_plugin" if plugin is None else "with --lora_plugin disable"),
             "build with --lora_plugin and --max_lora_rank",
         )  # fmt: skip
     wanted = _weight_type(c)
@@ -274,7 +279,8 @@ def first_requests(c: Context) -> Iterator[Answer]:
     for at, request in enumerate(requests):
         faults = list(_lora_faults(c, at, request, cached, wanted))
         yield from faults
-        verdicts.append("error" if faults else "ok")
+        asked = request.lora_task_id is not None
+        verdicts.append("error" if faults or (unbuilt and asked) else "ok")
         if not faults and request.lora_task_id is not None and request.lora_weights:
             cached.add(request.lora_task_id)
     yield Figure("request_verdicts", verdicts)

@@ -1,4 +1,4 @@
-"""Text settings of the inflight_batcher_llm models: special tokens, end ids, and the echoed prompt."""
+"""Text settings of the inflight_batcher_llm models: special tokens and end ids."""
 
 from __future__ import annotations
 
@@ -35,26 +35,6 @@ END_ID = declare(
     "generation_config.json: a chat model runs on to max_tokens",
     source=f"{_PREPROCESSING}, tokenizer_end_id; vllm-project/vllm#4180 (the two ids of Llama 3)",
 )  # fmt: skip
-ECHO = declare(
-    "prompt-in-answer", Topic.OUTPUT_SHAPE, Severity.WARN,
-    says="chat answers come without the prompt",
-    why="the default puts the prompt, with its template, in front of the completion",
-    source="triton-inference-server/tensorrtllm_backend docs/model_config.md @ v0.19.0 "
-    "(exclude_input_in_output); NVIDIA/TensorRT-LLM#467; triton-inference-server/server#7665",
-)  # fmt: skip
-LOG_PROBS_UNKNOWN = declare(
-    "log-probs-not-in-llmapi", Topic.OUTPUT_SHAPE, Severity.ERROR,
-    says="requests to the llmapi model send inputs that it has",
-    why="Triton refuses a request with an input that the model's configuration does not list",
-    source="NVIDIA/TensorRT-LLM triton_backend/all_models/llmapi/tensorrt_llm/config.pbtxt @ c8c6df08",
-)  # fmt: skip
-LOG_PROBS_OFF = declare(
-    "log-probs-not-asked-for", Topic.OUTPUT_SHAPE, Severity.WARN,
-    says="log probabilities are asked for in the request",
-    why="the outputs are listed by the model all the same; they come back as zeros, or not at all",
-    source="triton-inference-server/tensorrtllm_backend#276, #291; "
-    "inflight_batcher_llm/src/model_instance_state.cc @ v0.12.0 (zeros), v0.16.0 (absent)",
-)  # fmt: skip
 
 # Tokens that end a turn, as chat templates write them.
 _TURN_ENDS = (
@@ -72,16 +52,25 @@ def _templated(c: Context) -> set[bool]:
     return {r.text_is_templated for r in _requests(c) if r.text_is_templated is not None}
 
 
-def _begins_with_bos(c: Context) -> bool:
+def _begins_with_bos(c: Context) -> bool | None:
+    """Whether a templated text begins with BOS; None where the texts or BOS are not known."""
     config = c.evidence.tokenizer_config
     bos = config.bos_token if config else None
-    return bool(bos) and any((r.text_input or "").startswith(str(bos)) for r in _requests(c))
+    texts = [r.text_input for r in _requests(c) if r.text_is_templated]
+    if (
+        not bos
+        or not texts
+        or (None in texts and not any((t or "").startswith(bos) for t in texts))
+    ):
+        return None
+    return any((t or "").startswith(bos) for t in texts)
 
 
 @about(Topic.TOKENISATION)
 def special_tokens(c: Context) -> Iterator[Answer]:
     tokenizer, kinds = c.evidence.tokenizer, _templated(c)
     adds = tokenizer.adds_bos if tokenizer else None
+    begins = _begins_with_bos(c)
     for model in repo.models(c):
         if model.role != repo.PREPROCESSING:
             continue
@@ -91,12 +80,14 @@ def special_tokens(c: Context) -> Iterator[Answer]:
         left = scalar is None or bool(scalar.placeholders) or scalar.text == ""
         effective = outcome.effective if outcome and not left else row.defaults(c.trtllm)[0]
         right = None
-        if adds and len(kinds) == 1:
+        if adds and len(kinds) == 1 and not (True in kinds and begins is False):
             right = not kinds.copy().pop()
         severity: Severity | None = None
-        if adds and effective is True and True in kinds:
-            # With the text at hand BOS is seen twice; else only the client's habit is known.
-            severity = Severity.ERROR if _begins_with_bos(c) else Severity.WARN
+        if adds and effective is True and True in kinds and begins is not False:
+            # With the text at hand BOS is seen twice; else only the client's habit is known. A word that
+            # cannot be read asked for something, and did not get it.
+            lost = outcome is not None and not left and outcome.severity is Severity.ERROR
+            severity = Severity.ERROR if begins or lost else Severity.WARN
             written = "is not set" if scalar is None else f"is `{scalar.shown}`"
             yield DOUBLE_BOS.found(
                 c, model.parameter_key("add_special_tokens"),
@@ -138,7 +129,9 @@ def first_ids(c: Context) -> Iterator[Answer]:
     models = [m for m in repo.models(c) if m.role == repo.PREPROCESSING]
     if not texts or not models or bos is None or tokenizer is None:
         return
-    written = _leading(texts[0].text_input or "", ids)
+    text = texts[0].text_input or ""
+    encodes = {t: list(n) for t, n in (tokenizer.encodes or {}).items() if t not in ids}
+    written = encodes.get(text) or _leading(text, ids, encodes)
     scalar = models[0].config.parameters.get("add_special_tokens")
     row = repo.rows(c, models[0])["add_special_tokens"]
     added = (
@@ -151,8 +144,8 @@ def first_ids(c: Context) -> Iterator[Answer]:
     yield Figure("prompt_ids_prefix_right", right)
 
 
-def _leading(text: str, ids: dict[str, int]) -> list[int]:
-    """Special tokens at the very front of a text, the longest match first."""
+def _leading(text: str, ids: dict[str, int], encodes: dict[str, list[int]]) -> list[int]:
+    """Special tokens at the very front of a text, the longest match first, and its rest if that is known."""
     names = sorted((n for n in ids if n), key=len, reverse=True)[:1000]
     found: list[int] = []
     at = 0
@@ -162,7 +155,7 @@ def _leading(text: str, ids: dict[str, int]) -> list[int]:
             break
         found.append(ids[name])
         at += len(name)
-    return found
+    return found + encodes.get(text[at:], [])
 
 
 def _is_engine_family(c: Context) -> bool:
@@ -253,58 +246,4 @@ def word_list(rows: tuple[tuple[tuple[int, ...], ...], ...]) -> list[list[list[i
     ]
 
 
-# ---- what the answer contains
-@about(Topic.OUTPUT_SHAPE)
-def echoed_prompt(c: Context) -> Iterator[Answer]:
-    """A stream never repeats the prompt; only whole answers do."""
-    kinds = {
-        r.text_is_templated
-        for r in _requests(c)
-        if r.text_is_templated is not None and not r.stream
-    }
-    for model in repo.engines(c):
-        row = repo.rows(c, model).get("exclude_input_in_output")
-        scalar = model.config.parameters.get("exclude_input_in_output")
-        if row is None:
-            continue
-        outcome = triton_values.judge(row, scalar, c.trtllm) if scalar else None
-        effective = outcome.effective if outcome else row.defaults(c.trtllm)[0]
-        lost = outcome is not None and outcome.severity is Severity.ERROR
-        right = True if True in kinds else None
-        severity = None
-        if right and effective is not True:
-            severity = Severity.ERROR if lost else Severity.WARN
-            written = "is not set" if scalar is None else f"is `{scalar.shown}`"
-            yield ECHO.found(
-                c, model.parameter_key("exclude_input_in_output"),
-                f"exclude_input_in_output {written}, so it is {triton_values.show(effective)}: answers begin "
-                "with the templated prompt",
-                "set exclude_input_in_output to true, or send it with each request where the model has "
-                "that input", severity=severity, line=model.line("exclude_input_in_output"),
-            )  # fmt: skip
-        if scalar is not None or severity is not None:
-            yield repo.field_figure(
-                "parameters.exclude_input_in_output", severity, file=model.config.path,
-                line=model.line("exclude_input_in_output"), effective=effective, right=right,
-                placeholder=repo.first_placeholder(scalar) if scalar else None,
-                server="changes" if severity else "reads",
-            )  # fmt: skip
-
-
-@about(Topic.OUTPUT_SHAPE)
-def log_probs(c: Context) -> Iterator[Answer]:
-    for at, request in enumerate(_requests(c)):
-        key = f"requests[{at}].return_log_probs"
-        if c.evidence.triton_family == "llmapi" and request.return_log_probs:
-            yield LOG_PROBS_UNKNOWN.found(
-                c, key, "the llmapi model has no input return_log_probs",
-                "send return_cumulative_logprob, or use the inflight_batcher_llm models",
-            )  # fmt: skip
-        if c.evidence.triton_family == "inflight_batcher_llm" and request.return_log_probs is False:
-            yield LOG_PROBS_OFF.found(
-                c, key, "return_log_probs is false: cum_log_probs and output_log_probs hold zeros or are "
-                "left out", "send return_log_probs true when they are wanted",
-            )  # fmt: skip
-
-
-RULES = (special_tokens, first_ids, end_id, stop_words_tensor, echoed_prompt, log_probs)
+RULES = (special_tokens, first_ids, end_id, stop_words_tensor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -27,6 +28,12 @@ DIFFERENT = declare(
     says="preprocessing and postprocessing load the same tokenizer",
     why="ids of one vocabulary are turned into text by another",
     source=_LOADS,
+)  # fmt: skip
+UNFILLED = declare(
+    "tokenizer-dir-unfilled", Topic.TOKENIZER_PATH, Severity.ERROR,
+    says="tokenizer_dir is filled in",
+    why="a placeholder or an empty text is neither a folder nor a hub id, and the model does not load",
+    source=f"triton-inference-server/tensorrtllm_backend#109; {_LOADS}",
 )  # fmt: skip
 OFFLINE = declare(
     "tokenizer-not-in-cache", Topic.TOKENIZER_PATH, Severity.ERROR,
@@ -116,21 +123,63 @@ def _right(c: Context, path: PurePosixPath) -> str | None:
     return best[1] if best else None
 
 
+_IMAGE = ("/opt", "/usr", "/app", "/workspace", "/root", "/srv")
+"""Where images keep what is built into them."""
+
+
+def _of_image(path: PurePosixPath) -> bool:
+    return any(_inside(path, folder) is not None for folder in _IMAGE)
+
+
+def _unmounted(c: Context, path: PurePosixPath) -> bool:
+    """Whether the host has a folder that ends like `path` (two names or more), under no mount."""
+    tail = path.parts[-2:]
+    return len(path.parts) > 2 and any(
+        folder.parts[-2:] == tail
+        for entry in c.evidence.host_files or ()
+        for folder in (PurePosixPath(entry.path), *list(PurePosixPath(entry.path).parents)[:4])
+    )
+
+
+@about(Topic.TOKENIZER_PATH)
+def unfilled(c: Context) -> Iterator[Answer]:
+    for model in repo.models(c):
+        scalar = model.config.parameters.get("tokenizer_dir")
+        reads = model.role in (repo.PREPROCESSING, repo.POSTPROCESSING)
+        if reads and scalar is not None and (scalar.placeholders or not scalar.text.strip()):
+            yield UNFILLED.found(
+                c, model.parameter_key("tokenizer_dir"), f"tokenizer_dir of {model.config.path} is "
+                f"`{scalar.shown[:100]}`: AutoTokenizer takes it for a hub id", "write the folder's path in the "
+                "container", line=scalar.line,
+            )  # fmt: skip
+
+
 @about(Topic.TOKENIZER_PATH)
 def in_container(c: Context) -> Iterator[Answer]:
     places = list(_places(c))
     mounts = c.evidence.pod.mounts if c.evidence.pod else None
     found: dict[str, None] = {}
     for model, text in places:
-        path = PurePosixPath(text)
-        if mounts is None or c.evidence.host_files is None or not path.is_absolute():
+        path = PurePosixPath(posixpath.normpath(text))
+        if mounts is None or not path.is_absolute():
             continue
         host = _on_host(c, path)
+        if c.evidence.host_files is None:
+            # What the mounts hold is not known; a path under none of them is the image's, or nothing.
+            if host is None and not _of_image(path):
+                yield NOT_MOUNTED.found(
+                    c, model.parameter_key("tokenizer_dir"), f"tokenizer_dir {text[:200]} of {model.config.path} is "
+                    "not in the container: no mount holds it ("
+                    + (f"mounted are {', '.join(m.container_path for m in mounts[:4])})" if mounts else
+                       "nothing is mounted)"),
+                    "mount the folder, and write its path in the container", line=model.line("tokenizer_dir"),
+                )  # fmt: skip
+            continue
         if host is not None and _exists(c, host):
             found[text] = None
             continue
         right = _right(c, path)
-        if right is None and host is None:
+        if right is None and host is None and not _unmounted(c, path):
             continue  # a path of the image itself: nobody says what is there
         if right is not None:
             found[right] = None
@@ -144,7 +193,7 @@ def in_container(c: Context) -> Iterator[Answer]:
         )  # fmt: skip
     if len(found) == 1:
         yield Figure("tokenizer_dir", next(iter(found)))
-    texts = {text.rstrip("/") for _, text in places}
+    texts = {posixpath.normpath(text) for _, text in places}
     if len(texts) > 1:
         shown = " and ".join(sorted(texts)[:3])
         yield DIFFERENT.found(
@@ -213,4 +262,4 @@ def from_hub(c: Context) -> Iterator[Answer]:
             )  # fmt: skip
 
 
-RULES = (in_container, from_hub)
+RULES = (unfilled, in_container, from_hub)

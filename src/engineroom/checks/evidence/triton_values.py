@@ -149,6 +149,14 @@ def _choice(row: ParameterRow, text: str, version: str | None) -> Outcome:
     return _lost(row, text, version, right, "accepted are exactly " + ", ".join(row.accepted))
 
 
+def _plain_ints(text: str) -> bool:
+    """Whether each piece between commas is one whole number, and nothing else."""
+    return all(
+        re.fullmatch(r"\s*[+-]?\d{1,20}\s*|\s*", piece)
+        for piece in text.split(",")[: cpp.MAX_ITEMS]
+    )
+
+
 def _list(row: ParameterRow, text: str, version: str | None) -> Outcome:
     if row.reader == "tree_cpp":
         if _TREE.fullmatch(text):
@@ -160,8 +168,21 @@ def _list(row: ParameterRow, text: str, version: str | None) -> Outcome:
             return _lost(row, text, version, None, "whole numbers separated by commas are")
         if row.least is not None and min(numbers) < row.least:
             return _outside(row, text, min(numbers))
+        if not _plain_ints(text):
+            kept = ",".join(map(str, numbers))
+            return Outcome(
+                CHANGES, Severity.ERROR, f"`{text[:60]}` is read as {kept}: whole numbers are separated by "
+                "commas, and what follows a number is dropped", kept,
+            )  # fmt: skip
         return Outcome(READS, None, f"read as {numbers[:8]}", text)
     sets = cpp.device_sets(text)
+    if sets is not None and not _plain_ints(text.replace(";", ",")):
+        kept = ";".join(",".join(map(str, ids)) for ids in sets)
+        return Outcome(
+            CHANGES, Severity.ERROR,
+            f"`{text[:60]}` is read as {kept}: numbers are separated by commas, sets by semicolons, and what "
+            "follows a number is dropped", kept,
+        )  # fmt: skip
     if sets is not None:
         return Outcome(READS, None, f"read as {sets[:8]}", text)
     read = []

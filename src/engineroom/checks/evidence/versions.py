@@ -25,9 +25,27 @@ RUNTIME = declare(
     why="tokenizers and configs are read by it; other versions are not tested with that release",
     source="NVIDIA/TensorRT-LLM requirements.txt of the release",
 )  # fmt: skip
+FLOOR = declare(
+    "package-below-modelopt-floor", Topic.VERSIONS, Severity.ERROR,
+    says="the packages that ModelOpt imports are no older than it asks for",
+    why="names that it imports are not there yet; pip says so, a copied environment does not",
+    source="NVIDIA/Model-Optimizer setup.py and pyproject.toml, tags 0.23.0 to 0.46.0 (dependencies, extra hf)",
+)  # fmt: skip
+MODELOPT_PIN = declare(
+    "modelopt-differs-from-runtime", Topic.VERSIONS, Severity.WARN,
+    says="in one environment, ModelOpt is of the line that the TensorRT-LLM release pins",
+    why="quantize.py of the release is written for that line; pip cannot install both as asked",
+    source="NVIDIA/TensorRT-LLM requirements.txt of the release (nvidia-modelopt)",
+)  # fmt: skip
+ARCHITECTURE = declare(
+    "architecture-newer-than-runtime", Topic.VERSIONS, Severity.ERROR,
+    says="the release knows the model's architecture",
+    why="an older one stops with an unknown model class, after the download",
+    source="NVIDIA/TensorRT-LLM docs/source/release-notes.md @ 001eaece (Model Support of each release)",
+)  # fmt: skip
 ROPE_SCALING = declare(
     "llama3-rope-before-0-12", Topic.VERSIONS, Severity.ERROR,
-    says="Llama 3.1 rope scaling needs TensorRT-LLM 0.12 or newer",
+    says="rope_scaling in its newer form (rope_type, llama3) needs TensorRT-LLM 0.12 or newer",
     why="older ones stop with a KeyError that invites a hand edit, which changes the rotary frequencies",
     source="NVIDIA/TensorRT-LLM issue #2052; release notes 0.12 (LLaMA 3.1)",
 )  # fmt: skip
@@ -49,6 +67,24 @@ WRITER = declare(
     says="a checkpoint was written by versions no newer than those that the runtime is built with",
     why="newer writers may add keys and layouts that an older reader ignores",
     source="NVIDIA/TensorRT-LLM requirements.txt of the release (nvidia-modelopt, transformers)",
+)  # fmt: skip
+
+
+# First release whose notes name the model; classes that an earlier release may have read are left out.
+FIRST_RELEASE = {
+    "Exaone4ForCausalLM": "1.0", "Gemma2ForCausalLM": "0.13", "Gemma3ForCausalLM": "0.19",
+    "Gemma3ForConditionalGeneration": "0.21", "GptOssForCausalLM": "1.1",
+    "MllamaForConditionalGeneration": "0.15", "NemotronHForCausalLM": "0.20",
+    "Qwen3ForCausalLM": "0.20", "Qwen3MoeForCausalLM": "0.20", "Qwen3NextForCausalLM": "1.2",
+    "Qwen3VLForConditionalGeneration": "1.2", "SeedOssForCausalLM": "1.1",
+}  # fmt: skip
+# (ModelOpt releases, package, lower bound) from the tags.
+FLOORS = (
+    (">=0.23,<0.25", "torch", "2.1"), (">=0.25,<0.29", "torch", "2.2"), (">=0.29,<0.35", "torch", "2.4"),
+    (">=0.35,<0.44", "torch", "2.6"), (">=0.44,<0.48", "torch", "2.8"),
+    (">=0.23,<0.27", "datasets", "2.16.1"), (">=0.27,<0.48", "datasets", "3.0.0"),
+    (">=0.23,<0.27", "accelerate", "0.27.2"), (">=0.27,<0.48", "accelerate", "1.0.0"),
+    (">=0.23,<0.48", "huggingface-hub", "0.24.0"),
 )  # fmt: skip
 
 
@@ -110,6 +146,56 @@ def runtime_transformers(c: Context) -> Iterator[Answer]:
 
 
 @about(Topic.VERSIONS)
+def modelopt_floors(c: Context) -> Iterator[Answer]:
+    modelopt = _package(c, "nvidia-modelopt", "modelopt")
+    if modelopt is None or _version(modelopt) is None:
+        return
+    for releases, name, floor in FLOORS:
+        have = _version(_package(c, name))
+        if have is None or not in_range(modelopt, releases):
+            continue
+        yield Figure("version_range", {name: f">={floor}"})
+        # NVIDIA's containers number their builds as pre-releases (2.8.0a0+...nv25.06).
+        if Version(have.base_version) < Version(floor):
+            yield FLOOR.found(
+                c, f"packages.{name}",
+                f"nvidia-modelopt {modelopt} asks for {name} >={floor}, and {have} is installed",
+                f"pip install '{name}>={floor}'",
+            )  # fmt: skip
+
+
+@about(Topic.VERSIONS)
+def runtime_modelopt(c: Context) -> Iterator[Answer]:
+    runtime, modelopt = _package(c, "tensorrt-llm"), _package(c, "nvidia-modelopt", "modelopt")
+    have = _version(modelopt)
+    if runtime is None or _version(runtime) is None or have is None:
+        return
+    row = next((r for r in c.catalog.writers.runtimes if in_range(runtime, r.tensorrt_llm)), None)
+    pin = _version((row.modelopt or "").lstrip("=~<>! ").split(",")[0]) if row else None
+    if row is not None and pin is not None and pin.release[:2] != have.release[:2]:
+        yield MODELOPT_PIN.found(
+            c, "packages.nvidia-modelopt",
+            f"TensorRT-LLM {runtime} pins nvidia-modelopt {row.modelopt}, and {modelopt} is installed",
+            f"quantize in an environment of its own, or install nvidia-modelopt {pin.major}.{pin.minor}",
+            source="; ".join(row.source),
+        )  # fmt: skip
+
+
+@about(Topic.VERSIONS)
+def architecture_known(c: Context) -> Iterator[Answer]:
+    hf, serves = c.evidence.hf_config, _version(c.trtllm)
+    name = (hf.architectures or (None,))[0] if hf else None
+    first = FIRST_RELEASE.get(name or "")
+    # Builds between two releases count as the next one: when a model came is not known by the day.
+    if first and serves is not None and Version(serves.base_version) < Version(first):
+        yield ARCHITECTURE.found(
+            c, "hf_config.architectures",
+            f"{name} is supported from TensorRT-LLM {first} on, and the stack has {c.trtllm}",
+            f"use TensorRT-LLM {first} or newer",
+        )  # fmt: skip
+
+
+@about(Topic.VERSIONS)
 def pytriton_numpy(c: Context) -> Iterator[Answer]:
     numpy = _version(_package(c, "numpy"))
     if _package(c, "nvidia-pytriton") and numpy and numpy >= Version("2"):
@@ -124,11 +210,15 @@ def rope_scaling(c: Context) -> Iterator[Answer]:
     scaling = hf.rope_scaling if hf else None
     if scaling is None or c.trtllm is None:
         return
-    if (scaling.rope_type or scaling.type) == "llama3" and Version(c.trtllm) < Version("0.12"):
+    kind = scaling.rope_type or scaling.type
+    # Before 0.12 only the key `type` is read.
+    unread = scaling.type is None and scaling.rope_type not in (None, "default")
+    if (kind == "llama3" or unread) and Version(c.trtllm) < Version("0.12"):
         yield ROPE_SCALING.found(
             c, "hf_config.rope_scaling",
-            f"rope_scaling of type llama3, and TensorRT-LLM {c.trtllm} reads only the older forms: it is "
-            "supported from 0.12 on",
+            f"rope_scaling of type {kind[:40] if kind else ''}"
+            + (" under the key rope_type" if unread else "")
+            + f", and TensorRT-LLM {c.trtllm} reads only the older forms: it is supported from 0.12 on",
             "use TensorRT-LLM 0.12 or newer; do not edit rope_scaling to get past the error",
         )  # fmt: skip
 
@@ -180,4 +270,5 @@ def writers(c: Context) -> Iterator[Answer]:
         )  # fmt: skip
 
 
-RULES = (writers, modelopt_transformers, runtime_transformers, pytriton_numpy, rope_scaling, rope_parameters)
+RULES = (writers, modelopt_transformers, runtime_transformers, modelopt_floors, runtime_modelopt,
+         architecture_known, pytriton_numpy, rope_scaling, rope_parameters)  # fmt: skip

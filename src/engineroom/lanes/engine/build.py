@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engineroom.errors import InternalError
+from engineroom.errors import UsageError, Where
 from engineroom.lanes.base import LaneRequest
 from engineroom.names import WeightFormat
 
@@ -36,7 +36,8 @@ def build_flags(request: LaneRequest) -> tuple[dict[str, str], dict[str, str]]:
     `build` asserts.
 
     Raises:
-        InternalError: a flag or value that the contract does not know; our fault.
+        UsageError: a flag or value that the contract does not list. A test holds that no shipped one
+            does this, so it is the contract of an overlay.
     """
     limits, serving = request.target.limits, request.spec.serving
     flags: dict[str, str] = {}
@@ -87,11 +88,17 @@ def build_flags(request: LaneRequest) -> tuple[dict[str, str], dict[str, str]]:
 def _assert_in_contract(request: LaneRequest, flags: dict[str, str]) -> None:
     known = request.contract.build_flags
     for flag, value in flags.items():
+        wrong = None
         if flag not in known:
-            raise InternalError(f"{flag} is not in the contract of {request.contract.version}")
-        choices = known[flag].get("choices")
-        if choices and value not in choices:
-            raise InternalError(f"{flag} {value}: the contract allows {', '.join(choices)}")
+            wrong = f"engineroom writes {flag}, which it does not list"
+        elif (choices := known[flag].get("choices")) and value not in map(str, choices):
+            wrong = f"engineroom writes {flag} {value}; it allows {', '.join(map(str, choices))}"
+        if wrong:
+            raise UsageError(
+                f"the contract of TensorRT-LLM {request.contract.version}: {wrong}",
+                where=Where(request.contract.file, key=f"trtllm_build.flags.{flag}"),
+                hint="correct the contract of the --catalog overlay, or choose another stack",
+            )
 
 
 def argv(flags: dict[str, str]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engineroom.errors import InternalError
+from engineroom.errors import UsageError, Where
 from engineroom.lanes.base import LaneRequest
 from engineroom.names import KvCacheFormat
 
@@ -23,7 +23,8 @@ def llm_args(request: LaneRequest) -> tuple[dict[str, Any], dict[str, str]]:
     """(arguments, reasons by argument).
 
     Raises:
-        InternalError: an argument that the contract does not know; our fault, not the user's.
+        UsageError: an argument that the contract does not list. A test holds that no shipped one
+            does this, so it is the contract of an overlay.
     """
     spec, target, contract = request.spec, request.target, request.contract
     serving, limits, fields = spec.serving, target.limits, contract.llm_fields
@@ -34,7 +35,7 @@ def llm_args(request: LaneRequest) -> tuple[dict[str, Any], dict[str, str]]:
         args[name] = value
         why[name] = reason
 
-    if fields["backend"].get("default") != "pytorch":
+    if fields.get("backend", {}).get("default") != "pytorch":
         put("backend", "pytorch", "the only backend of this lane, and not yet the default")
     put("tensor_parallel_size", target.tensor_parallel, "targets[].tensor_parallel")
     put("pipeline_parallel_size", target.pipeline_parallel, "targets[].pipeline_parallel")
@@ -86,7 +87,10 @@ def llm_args(request: LaneRequest) -> tuple[dict[str, Any], dict[str, str]]:
         known = contract.nested_fields(field, type_name)
         unknown += sorted(f"{field}.{key}" for key in set(args.get(field, {})) - known)
     if unknown:
-        raise InternalError(
-            f"LLM arguments {', '.join(unknown)} are not in the contract of {contract.version}"
+        raise UsageError(
+            f"engineroom writes the LLM arguments {', '.join(unknown)}, which the contract of "
+            f"{contract.version} does not list",
+            where=Where(contract.file),
+            hint="correct the contract of the --catalog overlay, or choose another stack",
         )
     return args, why
