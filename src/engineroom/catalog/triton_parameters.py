@@ -39,6 +39,7 @@ class ParameterRow(Row):
         unfilled: what a placeholder that is left over leads to.
         above: the value must be larger, `below` smaller, `least` at least this.
         right: the value to write where a required one is missing.
+        telling: left unfilled, its default gives answers that most clients do not want.
     """
 
     key: str
@@ -53,6 +54,7 @@ class ParameterRow(Row):
     below: float | None = None
     least: int | None = None
     right: str | None = None
+    telling: bool = False
     versions: Ranges = ""
 
     @model_validator(mode="after")

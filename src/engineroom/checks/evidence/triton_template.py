@@ -135,6 +135,9 @@ def unfilled(place: _Place, value: Value) -> tuple[Code, triton_values.Outcome]:
             )  # fmt: skip
         outcome = triton_values.judge(row, scalar, place.c.trtllm)
         code = {REFUSES: REQUIRED, IGNORES: UNSET}.get(outcome.server, DEFAULTED)
+        if code is DEFAULTED and not row.telling:
+            # Not specified and not filled are one to the server; upstream's own guide leaves dozens.
+            outcome = replace(outcome, severity=None)
         return code, outcome
     if value.path in _RESOLVED or value.path.startswith("ensemble_scheduling."):
         return REQUIRED, triton_values.Outcome(
@@ -218,6 +221,7 @@ def _together(
         f"{len(defaulted)} parameters of {place.file} hold placeholders that were not filled; each counts as not "
         f"specified, and its default holds: {told}",
         "fill those that matter, and take the others out",
+        severity=min((o.severity or Severity.INFO for _, o in defaulted), key=lambda s: s.rank),
         source=repo.parameter_source(place.c, place.model), line=defaulted[0][0].line,
     )  # fmt: skip
     for value, outcome in defaulted:
