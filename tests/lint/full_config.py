@@ -139,7 +139,7 @@ def variants(text: str, placeholder: str = "left_over") -> Iterator[Variant]:
             continue
         indent, name, quote, value, _ = found.groups()
         new = f"${{{placeholder}}}"
-        forms = [(f'{quote}{new}{quote}', not quote)]
+        forms = [(f"{quote}{new}{quote}", not quote)]
         if quote:
             forms.append((new, True))
         elif value.startswith("["):

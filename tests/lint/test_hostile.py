@@ -21,7 +21,23 @@ EXAMPLES = int(os.environ.get("ENGINEROOM_HOSTILE_EXAMPLES", "120"))
 KEYS = [*sorted(parameter_rows()), "add_special_tokens", "context_model_name", "x y"]
 VALUES = st.one_of(
     st.text(max_size=12),
-    st.sampled_from(["${a}", "0,1;2", "1e999", "-1", "9" * 50, "true", "nan", "inf", "0x", ";", ",", "{0},{", "1e-400"]),
+    st.sampled_from(
+        [
+            "${a}",
+            "0,1;2",
+            "1e999",
+            "-1",
+            "9" * 50,
+            "true",
+            "nan",
+            "inf",
+            "0x",
+            ";",
+            ",",
+            "{0},{",
+            "1e-400",
+        ]
+    ),
 )
 WORDS = st.sampled_from(
     ["name", "max_batch_size", "input", "instance_group", "kind", "count", "gpus", "parameters", "key", "value",
@@ -36,8 +52,16 @@ def quoted(text: str) -> str:
 
 @st.composite
 def configs(draw):
-    name = draw(st.sampled_from(["tensorrt_llm", "preprocessing", "postprocessing", "tensorrt_llm_bls", "m/..", ""]))
-    text = draw(st.sampled_from(['backend: "tensorrtllm"\n', 'backend: "python"\n', "", 'backend: "${b}"\n']))
+    name = draw(
+        st.sampled_from(
+            ["tensorrt_llm", "preprocessing", "postprocessing", "tensorrt_llm_bls", "m/..", ""]
+        )
+    )
+    text = draw(
+        st.sampled_from(
+            ['backend: "tensorrtllm"\n', 'backend: "python"\n', "", 'backend: "${b}"\n']
+        )
+    )
     for key, value in draw(st.lists(st.tuples(st.sampled_from(KEYS), VALUES), max_size=6)):
         text += f"parameters {{ key: {quoted(key)} value {{ string_value: {quoted(value)} }} }}\n"
     text += " ".join(draw(st.lists(WORDS, max_size=30)))
@@ -46,7 +70,11 @@ def configs(draw):
 
 SMALL = st.one_of(st.none(), st.integers(0, 5), st.just(2**62))
 SIZE = st.one_of(st.none(), st.integers(1, 5), st.just(2**62))
-TEXT = st.one_of(st.none(), st.text(max_size=8), st.sampled_from(["ensemble", "tensorrt_llm", "infer", "org/name"]))
+TEXT = st.one_of(
+    st.none(),
+    st.text(max_size=8),
+    st.sampled_from(["ensemble", "tensorrt_llm", "infer", "org/name"]),
+)
 EVIDENCE = st.fixed_dictionaries(
     {},
     optional={

@@ -135,7 +135,9 @@ def test_a_default_that_surprises_is_a_warning() -> None:
     """Not specified and not filled are one to the server; two defaults are not what clients want."""
     text = FULL
     for key in ("exclude_input_in_output", "normalize_log_probs"):
-        text = re.sub(rf'(key: "{key}"\n  value {{\n    string_value: )"[^"]*"', r'\1"${mine}"', text)
+        text = re.sub(
+            rf'(key: "{key}"\n  value {{\n    string_value: )"[^"]*"', r'\1"${mine}"', text
+        )
     fields = lint(text)[1]["fields"]
     assert fields["parameters.exclude_input_in_output"]["verdict"] == "warn"
     assert fields["parameters.normalize_log_probs"]["verdict"] == "ok"
@@ -219,7 +221,9 @@ def loaded():
         with server:
             server.wait_ready(60)
             for i in range(len(texts)):
-                connection = http.client.HTTPConnection("127.0.0.1", server.endpoints.http, timeout=20)
+                connection = http.client.HTTPConnection(
+                    "127.0.0.1", server.endpoints.http, timeout=20
+                )
                 connection.request("POST", f"/v2/repository/models/m_{i}/load", body="{}")
                 response = connection.getresponse()
                 answers.append((response.status, response.read().decode()))
@@ -261,7 +265,10 @@ def test_the_server_refuses_the_literals_that_lint_says_it_refuses(loaded) -> No
 @pytest.mark.server
 @pytest.mark.parametrize(
     ("field", "told"),
-    [("name", "failed to load"), ("backend", "unable to find backend library for backend '${left_over}'")],
+    [
+        ("name", "failed to load"),
+        ("backend", "unable to find backend library for backend '${left_over}'"),
+    ],
 )
 def test_the_server_refuses_names_that_it_cannot_resolve(loaded, field: str, told: str) -> None:
     results, _ = loaded

@@ -50,7 +50,8 @@ def test_our_own_repositories_are_sound(lane: str) -> None:
 )  # fmt: skip
 def test_boolean_of_the_cpp_backend(text: str, verdict: str, effective: bool) -> None:
     _, found = figures(
-        Topic.SILENT_FALLBACK, triton_configs=[config(ENGINE + param("enable_chunked_context", text))]
+        Topic.SILENT_FALLBACK,
+        triton_configs=[config(ENGINE + param("enable_chunked_context", text))],
     )
     field = found["fields"]["parameters.enable_chunked_context"]
     assert (field["verdict"], field["effective"]) == (verdict, effective)
@@ -69,7 +70,8 @@ def test_boolean_of_the_cpp_backend(text: str, verdict: str, effective: bool) ->
 )
 def test_boolean_of_the_python_models(model, key, text, verdict, effective) -> None:
     _, found = figures(
-        Topic.SILENT_FALLBACK, triton_configs=[config('backend: "python"\n' + param(key, text), model)]
+        Topic.SILENT_FALLBACK,
+        triton_configs=[config('backend: "python"\n' + param(key, text), model)],
     )
     field = found["fields"][f"parameters.{key}"]
     assert (field["verdict"], field["effective"]) == (verdict, effective)
@@ -87,7 +89,13 @@ def test_boolean_of_the_python_models(model, key, text, verdict, effective) -> N
         ("kv_cache_host_memory_bytes", "20GiB", "error", 20, 20 * 2**30),
         ("kv_cache_host_memory_bytes", "-1", "error", 2**64 - 1, -1),
         ("max_beam_width", "0", "error", None, None),
-        ("batch_scheduler_policy", "MAX_UTILIZATION", "error", "guaranteed_no_evict", "max_utilization"),
+        (
+            "batch_scheduler_policy",
+            "MAX_UTILIZATION",
+            "error",
+            "guaranteed_no_evict",
+            "max_utilization",
+        ),
         ("gpt_model_type", "inflight", "error", None, "inflight_batching"),
         ("decoding_mode", "auto", "error", None, None),
         ("gpu_device_ids", "0,1;a", "error", "0,1", None),
@@ -103,7 +111,11 @@ def test_other_values_of_the_cpp_backend(key, text, verdict, effective, right) -
 
 
 def test_the_python_runtime_reads_the_same_words_otherwise() -> None:
-    text = 'backend: "python"\n' + param("gpt_model_path", "/e") + param("enable_kv_cache_reuse", "yes")
+    text = (
+        'backend: "python"\n'
+        + param("gpt_model_path", "/e")
+        + param("enable_kv_cache_reuse", "yes")
+    )
     text += param("batch_scheduler_policy", "Max_Utilization") + param("max_beam_width", "${w}")
     _, found = figures(Topic.SILENT_FALLBACK, triton_configs=[config(text)])
     fields = found["fields"]
@@ -124,7 +136,11 @@ def test_lower_case_policy_of_the_llm_api_is_refused_not_replaced() -> None:
     args = {"scheduler_config": {"capacity_scheduler_policy": "max_utilization"}}
     findings, found = figures(Topic.SILENT_FALLBACK, model_yaml=args, triton_family="llmapi")
     field = found["fields"]["scheduler_config.capacity_scheduler_policy"]
-    assert (field["verdict"], field["server"], field["right"]) == ("error", "refuses", "MAX_UTILIZATION")
+    assert (field["verdict"], field["server"], field["right"]) == (
+        "error",
+        "refuses",
+        "MAX_UTILIZATION",
+    )
     assert "does not start" in findings[0].reason
 
 
@@ -154,7 +170,10 @@ def test_fill_values(values, missing, rights) -> None:
         Topic.TEMPLATE_FILL,
         triton_template={"path": "tensorrt_llm/config.pbtxt", "text": TEMPLATE},
         fill_values=values,
-        engine_config={"build_config": {"max_batch_size": 32}, "pretrained_config": {"dtype": "bfloat16"}},
+        engine_config={
+            "build_config": {"max_batch_size": 32},
+            "pretrained_config": {"dtype": "bfloat16"},
+        },
     )
     assert sorted(found["missing_placeholders"]) == sorted(missing)
     assert found["fill_values_right"] == rights
@@ -246,7 +265,12 @@ def test_longest_prompt_of_an_engine(plugins, chunked, longest) -> None:
 
 def test_tokens_of_a_later_engine_after_a_cap() -> None:
     """A cap in tokens counts in bytes where the model's sizes are known."""
-    hf = {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}
+    hf = {
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "hidden_size": 4096,
+    }
     _, found = figures(
         Topic.KV_CACHE, hf_config=hf, spec={"kv_cache": "fp16"}, gpu={"memory_mib": 40960},
         memory={"engine_bytes": 10 * 2**30}, launch={"load_order": ["b", "a"]},
@@ -258,9 +282,7 @@ def test_tokens_of_a_later_engine_after_a_cap() -> None:
 
 
 def test_stop_words_tensor_layout() -> None:
-    _, found = figures(
-        Topic.TOKENISATION, requests=[{"stop_words_ids": [[[1, 2], [3]], [[4]]]}]
-    )
+    _, found = figures(Topic.TOKENISATION, requests=[{"stop_words_ids": [[[1, 2], [3]], [[4]]]}])
     assert found["stop_words_tensor"] == [[[1, 2, 3], [2, 3, -1]], [[4, 0, 0], [1, -1, -1]]]
 
 
@@ -268,23 +290,32 @@ def test_a_complete_config_of_a_new_backend_needs_three_more_parameters() -> Non
     text = full_text().replace('key: "guided_decoding_backend"', 'key: "other"')
     for version, codes in (("1.2.1", ["required-parameter-absent"]), ("0.18.0", [])):
         findings, _ = figures(
-            Topic.TEMPLATE_FILL, triton_configs=[config(text)], stack={"tensorrt_llm_version": version}
+            Topic.TEMPLATE_FILL,
+            triton_configs=[config(text)],
+            stack={"tensorrt_llm_version": version},
         )
         assert [f.code for f in findings] == codes
 
 
 def test_processes_of_a_log_that_load_everything() -> None:
     line = 'I0223 11:55:15.5359{p} {p} model_lifecycle.cc:472] "loading: {m}:1"'
-    both = "\n".join(line.format(p=p, m=m) for p in (120, 121) for m in ("tensorrt_llm", "preprocessing"))
+    both = "\n".join(
+        line.format(p=p, m=m) for p in (120, 121) for m in ("tensorrt_llm", "preprocessing")
+    )
     findings, _ = figures(Topic.MPI_LAUNCH, log=both)
     assert [f.code for f in findings] == ["rank-loads-other-models"]
     assert "preprocessing" in findings[0].reason
-    sound = "\n".join(line.format(p=p, m=m) for p, m in ((120, "tensorrt_llm"), (121, "tensorrt_llm"), (120, "preprocessing")))
+    sound = "\n".join(
+        line.format(p=p, m=m)
+        for p, m in ((120, "tensorrt_llm"), (121, "tensorrt_llm"), (120, "preprocessing"))
+    )
     assert figures(Topic.MPI_LAUNCH, log=sound)[0] == []
 
 
 def test_ranks_named_by_an_assertion() -> None:
-    log = "[TensorRT-LLM][INFO] MPI size: 1, rank: 0\nAssertion failed: mpiSize == tp * pp (1 != 4)\n"
+    log = (
+        "[TensorRT-LLM][INFO] MPI size: 1, rank: 0\nAssertion failed: mpiSize == tp * pp (1 != 4)\n"
+    )
     findings, found = figures(Topic.MPI_LAUNCH, log=log, launch={"mode": "leader"})
     assert (found["world_size"], found["mpi_ranks"]) == (4, 4)
     assert [f.code for f in findings] == ["mpi-rank-count"]
@@ -292,8 +323,12 @@ def test_ranks_named_by_an_assertion() -> None:
 
 def test_parameters_of_the_engine_in_the_llmapi_family_are_not_read() -> None:
     text = 'backend: "python"\n' + param("enable_kv_cache_reuse", "true") + param("note", "mine")
-    findings, _ = figures(Topic.SILENT_FALLBACK, triton_family="llmapi", triton_configs=[config(text)])
-    assert [(f.code, "enable_block_reuse" in f.fix) for f in findings] == [("parameter-not-read", True)]
+    findings, _ = figures(
+        Topic.SILENT_FALLBACK, triton_family="llmapi", triton_configs=[config(text)]
+    )
+    assert [(f.code, "enable_block_reuse" in f.fix) for f in findings] == [
+        ("parameter-not-read", True)
+    ]
 
 
 @pytest.mark.parametrize(

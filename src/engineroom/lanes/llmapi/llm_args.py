@@ -39,15 +39,29 @@ def llm_args(request: LaneRequest) -> tuple[dict[str, Any], dict[str, str]]:
         put("backend", "pytorch", "the only backend of this lane, and not yet the default")
     put("tensor_parallel_size", target.tensor_parallel, "targets[].tensor_parallel")
     put("pipeline_parallel_size", target.pipeline_parallel, "targets[].pipeline_parallel")
-    put("max_batch_size", limits.max_batch_size, "a default that differs between releases (unset, 2048)")
+    put(
+        "max_batch_size",
+        limits.max_batch_size,
+        "a default that differs between releases (unset, 2048)",
+    )
     put("max_num_tokens", limits.max_num_tokens, "targets[].limits.max_num_tokens")
     if request.max_seq_len is not None:
         put("max_seq_len", request.max_seq_len, "targets[].limits.max_seq_len, or the model's")
         if "max_input_len" in fields:
             chunked = serving.chunked_context
-            longest = request.max_seq_len if chunked else min(request.max_seq_len, limits.max_num_tokens)
-            put("max_input_len", longest, "later releases default to 1024, which would cut longer prompts")
-    put("max_beam_width", limits.max_beam_width, "a default that differs between releases (unset, 1)")
+            longest = (
+                request.max_seq_len if chunked else min(request.max_seq_len, limits.max_num_tokens)
+            )
+            put(
+                "max_input_len",
+                longest,
+                "later releases default to 1024, which would cut longer prompts",
+            )
+    put(
+        "max_beam_width",
+        limits.max_beam_width,
+        "a default that differs between releases (unset, 1)",
+    )
     put("enable_chunked_prefill", serving.chunked_context, "serving.chunked_context")
     if serving.attention_backend != "auto":
         put("attn_backend", serving.attention_backend, "serving.attention_backend")
