@@ -138,3 +138,24 @@ def test_interrupt_at_the_start_is_no_traceback(tmp_path):
         assert process.returncode in (0, 130, -signal.SIGINT)
         if process.returncode != -signal.SIGINT:
             assert "Traceback" not in err
+
+
+def test_an_interrupt_inside_a_callback_is_not_lost():
+    """Python prints an exception of a weakref callback and goes on; imports have such callbacks."""
+    code = (
+        "import os, signal, sys, time, weakref\n"
+        "import engineroom.__main__ as entry\n"
+        "sys.unraisablehook = entry._repeat\n"
+        "class Thing: pass\n"
+        "def callback(_):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    for _ in range(1000): pass\n"
+        "try:\n"
+        "    thing = Thing(); kept = weakref.ref(thing, callback); del thing\n"
+        "    time.sleep(2)\n"
+        "    print('lost')\n"
+        "except KeyboardInterrupt:\n"
+        "    print('seen')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("seen\n", "")

@@ -176,6 +176,8 @@ def test_an_endless_nvidia_smi(machine):
         ("true", None, "printed nothing"),
         ("echo 'No devices were found'; exit 6", [], None),
         ("echo 'has failed because it could not communicate'; exit 9", [], "exit code 9"),
+        ("echo 'GPU is lost'; exit 15", None, "exit code 15"),
+        ("kill -9 $$", None, "exit code -9"),
     ],
 )
 def test_odd_answers_of_nvidia_smi(machine, script, gpus, words):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -234,3 +235,36 @@ def test_verb_writes_the_file(spec):
     assert {f["target"] for f in report["findings"]} == {target}
     wrong = cli("-f", str(spec), "--target", target, "--write-preflight", ".", folder=folder)
     assert wrong.returncode == ExitCode.USAGE
+
+
+def test_only_an_earlier_preflight_file_is_replaced(spec):
+    """`--write-preflight engineroom.yaml` would write over the spec, and a rename over a device."""
+    target = ("--target", "llmapi-l4-tp1pp1-26-07")
+    before, pipe = spec.read_text(), spec.parent / "pipe"
+    os.mkfifo(pipe)
+    for path in (spec, pipe):
+        result = run_cli("doctor", "-f", str(spec), *target, "--write-preflight", str(path))
+        assert result.returncode == 2, result.stderr
+    assert spec.read_text() == before
+    assert pipe.is_fifo()
+    path = spec.parent / ("p" * 255)  # no room for a longer temporary name
+    for _ in range(2):
+        result = run_cli("doctor", "-f", str(spec), *target, "--write-preflight", str(path))
+        assert result.returncode == 0, result.stderr
+    assert "Machine check" in path.read_text()
+
+
+def test_a_reader_that_goes_away_changes_nothing(built):
+    """Into a full disk, and into a pipe that nobody reads."""
+    for sink in ("/dev/full", None):
+        read, write = os.pipe()
+        os.close(read)
+        with open(sink or write, "wb") as out:  # noqa: PTH123
+            done = subprocess.run(
+                [sys.executable, str(built)],
+                stdout=out, stderr=subprocess.PIPE, timeout=60, check=False,
+            )  # fmt: skip
+        assert done.returncode in (0, 1)
+        assert b"Traceback" not in done.stderr
+        if sink:
+            os.close(write)

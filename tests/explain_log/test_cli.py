@@ -85,6 +85,7 @@ def test_json(run, log):
             1,
         ),
         ("Failed to initialize NVML: Unknown Error", (), 0),
+        ("Failed to initialize NVML: Unknown Error", ("--fail-on", "unknown"), 1),
         (PORT, (), 1),
         ("ERROR odd", (), 1),
     ],
@@ -159,3 +160,8 @@ def test_the_verb_starts_without_the_catalog():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_explain_reads_no_log(run, log):
+    with pytest.raises(UsageError, match="reads no log"):
+        run(log("x"), "--explain", "port-in-use")

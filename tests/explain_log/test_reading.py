@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib
 import json
+import random
 import time
 
 import pytest
@@ -126,7 +127,7 @@ def test_a_writer_that_warns_lowers_an_error():
     text = "pinned memory: CUDA driver version is insufficient for CUDA runtime version"
     warned = explain(f'W1129 21:02:44.691111 10686 pinned_memory_manager.cc:273] "{text}"')
     assert [str(k.severity) for k in warned.known] == ["warn"]
-    assert [warned.fails(limit) for limit in ("error", "unknown", "warn")] == [False, False, True]
+    assert [warned.fails(limit) for limit in ("error", "unknown", "warn")] == [False, True, True]
     both = explain(f"W1129 21:02:44.691111 1 p.cc:273] {text}\nRuntimeError: {text}")
     assert [(str(k.severity), k.count) for k in both.known] == [("error", 2)]
 
@@ -261,6 +262,7 @@ def test_empty_log(tmp_path):
         ("x.gz", gzip.compress(b"log", mtime=0), "zcat"),
         ("x.bin", bytes(range(32)) * 300, "binary"),
         ("x.zero", b"\0" * 9000, "binary"),
+        ("x.safetensors", random.Random(1).randbytes(9000), "binary"),
         ("x.zip", b"PK\x03\x04" + b"a" * 50, "unzip"),
     ],
 )
@@ -312,3 +314,35 @@ def test_any_bytes_are_answered(parts):
     assert json.dumps(found.as_dict())
     assert all(1 <= item.line <= found.lines for item in (*found.known, *found.unknown))
     assert not any(module.log_text._CONTROL.search(item.text) for item in found.unknown)
+
+
+def test_an_old_encoding_is_not_binary(tmp_path):
+    path = tmp_path / "gbk.log"
+    path.write_bytes("错误: address already in use\n".encode("gbk") * 300)
+    assert explain_log(str(path)).lines == 300
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "values"),
+    [
+        ("RuntimeError: Pre SM 80 GPUs do not support bfloat16", "bf16-gpu", {}),
+        (
+            "Weight shape 14336 of each TP tp=3 is not divisible for block size 128 for block quantization.",
+            "awq-weight-not-divisible",
+            {"width": 14336, "tp": 3, "block": 128},
+        ),
+        (
+            "AssertionError: Expected packed qkv scale tensor with leading dim 64, got [8192, 20]",
+            "awq-qkv-scale-shape",
+            {"expected": 64, "got": "8192, 20"},
+        ),
+    ],
+)
+def test_other_wordings_of_a_row(line, name, values):
+    known = explain(line).known
+    assert [(k.row.id, k.values) for k in known] == [(name, values)]
+
+
+def test_a_fallback_to_float16_is_no_error():
+    found = explain("Pre SM 80 GPUs do not support bfloat16, fallback to float16")
+    assert not found.known

@@ -124,11 +124,11 @@ def test_every_rule_survives(parts) -> None:
     except ValidationError:
         return  # refused with its key before a rule sees it
     context = Context(evidence, CATALOG)
-    started = time.monotonic()
+    started = time.process_time()
     for rule in RULES:
         for answer in rule.rule(context):
             assert isinstance(answer, Finding | Figure)
             if isinstance(answer, Finding):
                 assert len(answer.reason) < 2000
                 assert answer.fix
-    assert time.monotonic() - started < 1
+    assert time.process_time() - started < 1

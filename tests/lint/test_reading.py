@@ -108,9 +108,9 @@ def test_an_excerpt_of_a_list_is_named_by_its_fields() -> None:
     ids=lambda text: repr(text[:6]),
 )  # fmt: skip
 def test_hostile_texts_end_soon_and_as_data(text: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     config = read(text)
-    assert time.monotonic() - started < 1.5
+    assert time.process_time() - started < 1.5  # CPU seconds
     assert len(config.faults) <= 260
 
 

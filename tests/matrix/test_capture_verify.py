@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -346,3 +348,37 @@ def test_a_python_that_says_nothing_and_one_that_hangs(tmp_path):
         capture_installed(str(silent))
     with pytest.raises(ExternalToolError, match="longer than"):
         capture_installed(str(slow), timeout_s=0.3)
+
+
+def test_shipped_contracts_equal_themselves(capsys):
+    for path in sorted(SHIPPED.glob("*.json")):
+        assert run(["matrix", "verify", str(path), "--format", "json"]) == 0
+        assert json.loads(capsys.readouterr().out)["differences"] == []
+
+
+def test_the_option_that_is_wrong_is_named(tmp_path, capsys):
+    tree = str(HERE / "trees" / "v2")
+    argv = ["matrix", "capture", "--from-source", tree, "--out", str(tmp_path / "o")]
+    assert run([*argv, "--all-models", str(tmp_path / "absent")]) == 2
+    assert "`--all-models`: the folder of Triton families" in capsys.readouterr().err
+
+
+def test_a_tree_that_gives_no_contract_writes_nothing(tmp_path, capsys):
+    """A tensor without a name: an overlay with it could not be read again."""
+    shutil.copytree(HERE / "trees" / "v3", tmp_path / "t")
+    path = tmp_path / "t/triton_backend/all_models/llmapi/tensorrt_llm/config.pbtxt"
+    text = path.read_text()
+    path.write_text(re.sub(r'name: "(?!tensorrt_llm")\w+"', "", text, count=1))
+    assert path.read_text() != text
+    out = tmp_path / "o"
+    assert run(["matrix", "capture", "--from-source", str(tmp_path / "t"), "--out", str(out)]) == 2
+    assert "gives no contract: triton.llmapi" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_name_that_is_not_utf_8(tmp_path, capfd):
+    """The path of the file is in the JSON, which stays one document."""
+    folder = tmp_path / os.fsdecode(b"a\xffb")
+    argv = ["matrix", "capture", "--from-source", str(HERE / "trees" / "v3"), "--out", str(folder)]
+    assert run([*argv, "--format", "json"]) == 0
+    assert json.loads(capfd.readouterr().out)["path"].startswith(str(folder))

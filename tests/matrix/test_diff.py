@@ -13,6 +13,7 @@ from engineroom.catalog import Catalog, Contract
 from engineroom.catalog.contract_index import index
 from engineroom.catalog.renames import names
 from engineroom.catalog.version_diff import VersionDiff, diff
+from engineroom.errors import UsageError
 from engineroom.names import ExitCode
 from engineroom.pipeline.matrix import diff_releases
 from engineroom.pipeline.matrix_emitted import emitted
@@ -413,3 +414,24 @@ def test_bad_arguments(args: tuple[str, ...], words: str):
     assert done.returncode == ExitCode.USAGE
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_every_pair_of_stacks(catalog: Catalog):
+    """Nothing fails, A to A is empty, and B to A has what A to B has."""
+    pairs = (("removed", "added"), ("deprecated", "restored"))
+    swapped = {**dict(pairs), **{new: old for old, new in pairs}}
+    for a in catalog.stacks:
+        assert diff_releases(catalog, a, a).changes == ()
+        for b in catalog.stacks:
+            if a < b:
+                there, back = diff_releases(catalog, a, b), diff_releases(catalog, b, a)
+                kinds = sorted(swapped.get(str(c.kind), str(c.kind)) for c in there.changes)
+                assert kinds == sorted(str(c.kind) for c in back.changes), (a, b)
+                json.dumps(there.as_dict(), allow_nan=False)
+
+
+def test_a_release_is_no_version(catalog: Catalog):
+    """26.02 would be an unheard-of TensorRT-LLM 26.2, of which nothing is known."""
+    with pytest.raises(UsageError) as caught:
+        diff_releases(catalog, "26.02", "26.07", trtllm=True)
+    assert "drop --trtllm" in caught.value.hint

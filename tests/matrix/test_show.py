@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -189,3 +190,15 @@ def test_show_starts_light():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert done.stderr.strip() == "[]"
+
+
+def test_a_reader_that_goes_away_is_no_finding():
+    """`matrix show | head`: exit code 1 would say that there are findings."""
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as out:
+        done = subprocess.run(
+            [sys.executable, "-m", "engineroom", "matrix", "show"],
+            stdout=out, stderr=subprocess.PIPE, timeout=60, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -133,7 +133,8 @@ class Contract:
         Raises:
             CatalogError: the contract does not describe the family's models.
         """
-        family: Mapping[str, Any] = self.data["triton"].get(name) or {}
+        found = self.data["triton"].get(name)  # a remark in some contracts
+        family: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
         for model in _MODELS.get(name, ()):
             facts: Any = family.get(model) if model else family
             missing = _undescribed(model, facts) if isinstance(facts, Mapping) else "the model"

@@ -21,7 +21,7 @@ def show(
 ) -> None:
     """`data` as JSON, or the rows as a table."""
     if fmt is OutputFormat.JSON:
-        typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+        typer.echo(json_text(data))
         return
     from rich import box
     from rich.console import Console
@@ -32,6 +32,16 @@ def show(
         table.add_row(*("" if cell is None else str(cell) for cell in row))
     # Piped output has no width of its own: lines must not be cut for a reader that is no terminal.
     Console(width=None if sys.stdout.isatty() else 200, markup=False).print(table)
+
+
+def json_text(data: Any) -> str:
+    """One JSON document that any stream takes."""
+    text = json.dumps(data, indent=2, ensure_ascii=False)
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except (UnicodeEncodeError, LookupError):  # a C locale, or a file name that is not UTF-8
+        text = json.dumps(data, indent=2)
+    return text
 
 
 def job_for(file: Path, catalog: Path | None, out: Path | None = None) -> Job:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from engineroom.cli.options import CatalogDir, FailOn, Format, OutputFormat
+from engineroom.cli.options import CatalogDir, FailFrom, FailOn, Format, OutputFormat
 from engineroom.errors import UsageError
 from engineroom.names import ExitCode
 
@@ -24,9 +24,7 @@ def command(
         str | None, typer.Option("--explain", metavar="ID", help="Print what is known of one line.")
     ] = None,
     fmt: Format = OutputFormat.TABLE,
-    fail_on: Annotated[
-        FailOn, typer.Option("--fail-on", help="Exit 1 from here on.")
-    ] = FailOn.ERROR,
+    fail_on: FailFrom = FailOn.ERROR,
     catalog: CatalogDir = None,
 ) -> int:
     """What known lines of a log mean: subject, cause, next step and source, root cause first."""
@@ -34,6 +32,8 @@ def command(
     from engineroom.pipeline.explain_log import explain_log
 
     if explain is not None:
+        if file is not None:
+            raise UsageError("--explain prints a row and reads no log", hint="drop one of the two")
         return _row(explain, fmt, catalog)
     if file is None:
         raise UsageError("no log is named", hint="engineroom explain-log FILE, or - for stdin")
@@ -77,7 +77,7 @@ def _row(name: str, fmt: OutputFormat, catalog: Path | None) -> int:
     row = log_lines.find(log_lines.load(catalog), name)
     data = row.model_dump(mode="json")
     if fmt is OutputFormat.JSON:
-        show(fmt, data, (), ())
+        show(fmt, {"schema_version": 1, **data}, (), ())
     else:
         for key, value in data.items():
             typer.echo(f"{key}: {', '.join(value) if isinstance(value, list) else value}")

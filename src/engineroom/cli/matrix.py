@@ -123,10 +123,6 @@ def _print(
 
 
 def _json(digest: str, **data: Any) -> None:
-    import json
+    from engineroom.cli.console import json_text
 
-    typer.echo(
-        json.dumps(
-            {"schema_version": 1, "catalog_digest": digest, **data}, indent=2, ensure_ascii=False
-        )
-    )
+    typer.echo(json_text({"schema_version": 1, "catalog_digest": digest, **data}))

@@ -100,11 +100,11 @@ class Explanation:
         }
 
     def fails(self, fail_on: str) -> bool:
-        """True at an unknown error, and at a recognised error (with ``warn`` at a warning too).
+        """True at an unknown or recognised error; with ``warn`` or ``unknown`` at a warning too.
 
-        An unknown error is never taken for success, so ``unknown`` says the same as ``error``.
+        An unknown error is never taken for success, so ``unknown`` says the same as ``warn``.
         """
-        limit = Severity.WARN if fail_on == Severity.WARN.value else Severity.ERROR
+        limit = Severity.ERROR if fail_on == Severity.ERROR.value else Severity.WARN
         return bool(self.unknown) or any(k.severity.rank <= limit.rank for k in self.known)
 
 

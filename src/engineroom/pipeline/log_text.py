@@ -144,5 +144,7 @@ def _refuse_binary(head: bytes, name: str) -> None:
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return  # UTF-16, as PowerShell's `>` writes it: ASCII text remains once NUL bytes are gone
     odd = sum(byte < 32 and byte not in b"\t\n\r\x08\x0c\x1b" for byte in head)
-    if odd * 10 > len(head) * 3:
+    # Text in an old encoding is not UTF-8 either, but has no NUL bytes.
+    damaged = head.decode("utf-8", "replace").count("\ufffd") if b"\0" in head else 0
+    if max(odd, damaged) * 10 > len(head) * 3:
         raise UsageError("a binary file, not a log", where=Where(name), hint="name a text file")

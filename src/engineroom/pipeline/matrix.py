@@ -12,7 +12,7 @@ from engineroom.catalog import Catalog, Contract
 from engineroom.catalog.contract_parts import Area
 from engineroom.catalog.version_change import Change, ChangeKind
 from engineroom.catalog.version_diff import VersionDiff, diff
-from engineroom.errors import Where
+from engineroom.errors import UsageError, Where
 from engineroom.planning.support_matrix import Cell, Query, stack_named, support_matrix
 from engineroom.spec.model import StackRef
 from engineroom.types import StackRelease
@@ -133,6 +133,12 @@ def diff_releases(catalog: Catalog, old: str, new: str, *, trtllm: bool = False)
 
 def _stack(catalog: Catalog, name: str, trtllm: bool) -> StackRelease:
     if trtllm:
+        if name in catalog.stacks:
+            raise UsageError(
+                f"`{name}` is a Triton release, not a TensorRT-LLM version",
+                where=Where(key="--trtllm"),
+                hint=f"drop --trtllm, or write {catalog.stack(name).tensorrt_llm}",
+            )
         return catalog.stack(StackRef(trtllm=name), Where(key="--trtllm"))
     return stack_named(catalog, name, "matrix diff")
 

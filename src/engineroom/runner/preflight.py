@@ -6,7 +6,8 @@ ConfigMap key or one `docker run -v` carries all of it and file and needs cannot
     engineroom doctor --write-preflight preflight.py --file engineroom.yaml --target ID
     python3 preflight.py                # in the image, with the GPUs of the pod
 
-Exit codes: 0 fine, 1 findings at or above --fail-on, 2 usage, 4 --require-gpu and there is none.
+Exit codes: 0 fine, 1 findings at or above --fail-on, 2 usage, 4 --require-gpu and there is none, 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -61,16 +63,25 @@ def main(argv: list[str]) -> int:
         "findings": found,
         "verdict": verdict_of(found),
     }
-    print(json.dumps(report, indent=2))
-    for item in found:
-        if item["severity"] != "info":
-            line = (
-                f"{item['severity'].upper()} {item['code']}: {item['reason']}; fix: {item['fix']}"
-            )
-            print(line.encode("ascii", "replace").decode(), file=sys.stderr)
+    _say(sys.stdout, json.dumps(report, indent=2))
+    lines = [
+        f"{item['severity'].upper()} {item['code']}: {item['reason']}; fix: {item['fix']}"
+        for item in found
+        if item["severity"] != "info"
+    ]
+    if lines:
+        _say(sys.stderr, "\n".join(lines).encode("ascii", "replace").decode())
     if options.require_gpu and not machine["gpus"]:
         return 4
     return 1 if fails(found, options.fail_on) else 0
+
+
+def _say(stream: Any, text: str) -> None:
+    """Print; a reader that went away or a full disk does not change the exit code."""
+    try:
+        print(text, file=stream, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 # ---- building; the built file keeps what is above and drops what is below
@@ -86,9 +97,7 @@ def build(needs: Mapping[str, Any]) -> str:
     embedded = json.dumps(needs_from(dict(needs)), sort_keys=True, allow_nan=False)
     pieces = [
         "#!/usr/bin/env python3",
-        f'"""{MARK}; do not edit.\n\n'
-        "Standard library only. Apache-2.0.\n"
-        '"""',
+        f'"""{MARK}; do not edit.\n\nStandard library only. Apache-2.0.\n"""',
         "from __future__ import annotations",
     ]
     seen: set[str] = set()
@@ -134,4 +143,7 @@ def _of_engineroom(node: ast.stmt) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

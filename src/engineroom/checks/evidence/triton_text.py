@@ -213,37 +213,4 @@ def _ends(request: Request, right: int, texts: set[str]) -> bool:
     return any((right,) == tuple(word) for row in request.stop_words_ids or () for word in row)
 
 
-@about(Topic.TOKENISATION)
-def stop_words_tensor(c: Context) -> Iterator[Answer]:
-    """[batch, 2, n]: ids of all words in a row, and where each word ends; padded with 0 and -1."""
-    tokenizer = c.evidence.tokenizer
-    known = dict((tokenizer.encodes if tokenizer else None) or {})
-    known.update({t: (i,) for t, i in ((tokenizer.token_ids if tokenizer else None) or {}).items()
-                  if t not in known})  # fmt: skip
-    for request in _requests(c):
-        rows = request.stop_words_ids
-        if rows is None and request.stop_words and all(w in known for w in request.stop_words):
-            rows = (tuple(known[word] for word in request.stop_words),)
-        if rows:
-            yield Figure("stop_words_tensor", word_list(rows))
-            return
-
-
-def word_list(rows: tuple[tuple[tuple[int, ...], ...], ...]) -> list[list[list[int]]]:
-    """The tensor of `to_word_list_format` in preprocessing/1/model.py."""
-    flat = [[number for word in row for number in word] for row in rows]
-    ends = []
-    for row in rows:
-        at, offsets = 0, []
-        for word in row:
-            at += len(word)
-            offsets.append(at)
-        ends.append(offsets)
-    width = max(1, *(len(ids) for ids in flat))
-    return [
-        [ids + [0] * (width - len(ids)), offsets + [-1] * (width - len(offsets))]
-        for ids, offsets in zip(flat, ends)
-    ]
-
-
-RULES = (special_tokens, first_ids, end_id, stop_words_tensor)
+RULES = (special_tokens, first_ids, end_id)

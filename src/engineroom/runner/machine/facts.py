@@ -141,6 +141,10 @@ def run_tool(argv: list[str], roots: Roots) -> tuple[int | None, str, str | None
 
 _SMI = ("index", "memory.total", "memory.free", "driver_version", "mig.mode.current", "compute_cap")
 
+_SMI_NONE = re.compile(r"ended with exit code (6|9|12):")
+"""Nothing found, no driver loaded, no NVML library (nvidia-smi manual page, RETURN VALUE). Others, such
+as 15 for a GPU that fell off the bus, or a signal, do not say that there is no GPU."""
+
 
 def _smi(roots: Roots) -> dict[str, Any] | str:
     """GPUs as nvidia-smi lists them, or why not. `compute_cap` is unknown to drivers before R510."""
@@ -236,7 +240,7 @@ def gpu_facts(roots: Roots, nvml: Callable[[], dict[str, Any]] | None = None) ->
             facts, source = answer, "nvidia-smi"
         else:
             problems.append(answer)
-            unclear = "not on PATH" not in answer and "exit code" not in answer
+            unclear = "not on PATH" not in answer and not _SMI_NONE.search(answer)
     if facts is None:
         listed = _proc_gpus(roots)
         # A loaded driver without anybody to ask, or a tool that hangs, proves nothing.
