@@ -23,6 +23,8 @@ from engineroom.checks.evidence import (
     precision,
     quant_metadata,
     quant_shapes,
+    stop_words,
+    text_stream,
     triton,
     versions,
 )
@@ -49,6 +51,8 @@ MODULES: tuple[Any, ...] = (
     constraints,
     adapters,
     triton,
+    text_stream,
+    stop_words,
     kubernetes,
 )
 
