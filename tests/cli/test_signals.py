@@ -134,6 +134,8 @@ def test_interrupt_at_the_start_is_no_traceback(tmp_path):
         time.sleep(delay)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
+        if process.returncode == 1 and "site module" in err:
+            continue  # Python itself was still starting: none of our code was there to answer
         # Before Python has installed its handler at all, the signal itself ends the process.
         assert process.returncode in (0, 130, -signal.SIGINT)
         if process.returncode != -signal.SIGINT:
