@@ -134,8 +134,10 @@ def test_interrupt_at_the_start_is_no_traceback(tmp_path):
         time.sleep(delay)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
-        if process.returncode == 1 and "site module" in err:
-            continue  # Python itself was still starting: none of our code was there to answer
+        if process.returncode == 1:
+            # Python itself was still starting (site, runpy): none of our code was there to answer.
+            assert "/engineroom/" not in err.replace(".venv", "")
+            continue
         # Before Python has installed its handler at all, the signal itself ends the process.
         assert process.returncode in (0, 130, -signal.SIGINT)
         if process.returncode != -signal.SIGINT:
