@@ -68,7 +68,7 @@ class TritonPythonModel:
                         '"id") with streamed requests, so that its bytes can be put together'
                     )
                 return text
-            stream = stream or TextStream(self.codec, self.skip)
+            stream = stream or TextStream(self.codec, self.skip, ends=False)
             self.streams[key] = (stream, time.monotonic())
             if len(self.streams) > MAX_STREAMS:
                 self.streams.popitem(last=False)
