@@ -34,17 +34,56 @@ class Request:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Progress of one sequence: new token ids and the text they complete (a delta)."""
+    """Progress of one sequence: new token ids and the text they complete (a delta).
+
+    `prompt_tokens` is the length of the prompt, on the final chunk, where the runtime knows it.
+    """
 
     token_ids: list
     text: str
     finish_reason: str = None
     stop_reason: str = None
     cumulative_logprob: float = None
+    prompt_tokens: int = None
 
     @property
     def final(self):
         return self.finish_reason is not None
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What a runtime is doing now, as of its last step. None: this runtime does not know.
+
+    Requests: `active` are admitted, at most `max_active`; `scheduled` are in the last step, of which
+    `context` process their prompt and `generation` do not; `waiting` were accepted and are in no
+    step. KV cache in blocks of `kv_tokens_per_block` tokens; `kv_reused` counts since the start.
+    """
+
+    active: int = None
+    max_active: int = None
+    scheduled: int = None
+    context: int = None
+    generation: int = None
+    waiting: int = None
+    paused: int = None
+    context_tokens: int = None
+    micro_batch: int = None
+    kv_max: int = None
+    kv_free: int = None
+    kv_used: int = None
+    kv_tokens_per_block: int = None
+    kv_reused: int = None
+    gpu_bytes: int = None
+    iteration: int = None
+    timestamp_us: int = None
+
+    @property
+    def kv_fraction(self):
+        """Used share of the blocks, 0..1."""
+        if self.kv_max is None or self.kv_used is None:
+            return None
+        return self.kv_used / self.kv_max if self.kv_max else 0.0
 
 
 class RequestError(ValueError):

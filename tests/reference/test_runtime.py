@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -100,6 +101,42 @@ def test_cancel_and_queue(quantized):
         assert second[-1].finish_reason == "length"
     finally:
         runtime.stop()
+
+
+def test_stats_follow_the_requests(quantized):
+    """Two run, three wait; blocks are those of the tokens in the caches."""
+    runtime = start(
+        find(quantized("fp8")).path / "hf",
+        max_batch_size=2,
+        kv_cache_config={"tokens_per_block": 16},
+    )
+    try:
+        idle = runtime.stats()
+        assert (idle.active, idle.waiting, idle.max_active, idle.iteration) == (0, 0, 2, 0)
+        assert (idle.kv_max, idle.kv_free, idle.kv_used) == (2 * 1024 // 16, 128, 0)
+        prompt, seen, begun = list(range(100, 140)), [], []
+        for _ in range(5):
+            request = {"prompt_ids": prompt, "max_tokens": 30, "end_ids": [], "streaming": True}
+            begun.append(collect(runtime, **request)[1:])
+        while not all(done.is_set() for done, _ in begun):
+            seen.append(runtime.stats())
+            time.sleep(0.001)
+        assert max(stats.waiting for stats in seen if stats.active == 2) == 3
+        assert {stats.scheduled for stats in seen} <= {0, 1, 2}
+        for stats in seen:
+            assert stats.active + stats.waiting <= 5
+            assert stats.kv_free + stats.kv_used == 128
+            assert stats.context + stats.generation == stats.active
+            # 40 to 69 tokens of a request are 3 to 5 blocks of 16; none before its first step.
+            assert stats.kv_used <= 2 * 5
+            assert stats.context_tokens == 40 * stats.context
+        assert max(stats.kv_used for stats in seen) == 2 * 5
+        assert [chunks[-1].prompt_tokens for _, chunks in begun] == [40] * 5
+    finally:
+        runtime.stop()
+    after = runtime.stats()
+    assert (after.active, after.waiting, after.kv_used, after.kv_free) == (0, 0, 0, 128)
+    assert after.iteration >= 3 * 30  # two, two, one
 
 
 def test_seeded_sampling_repeats_and_differs(quantized):

@@ -55,6 +55,7 @@ def test_trees_have_the_files_that_triton_needs(catalog):
     assert set(files(catalog, "llmapi")) == {
         "tensorrt_llm/config.pbtxt", "tensorrt_llm/1/model.py", "tensorrt_llm/1/model.yaml",
         "tensorrt_llm/1/runtime_api.py", "tensorrt_llm/1/trtllm_runtime.py",
+        "tensorrt_llm/1/metrics.py",
     }  # fmt: skip
     models = {path.split("/")[0] for path in files(catalog, "engine")}
     assert models == {"preprocessing", "tensorrt_llm", "postprocessing", "ensemble"}

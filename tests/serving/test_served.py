@@ -193,7 +193,7 @@ def test_engine_stream_without_an_id_never_gives_wrong_text(servers):
 def test_model_files_import_nothing_of_ours():
     """What a server executes: standard library, numpy, Triton's utils, transformers, tokenizers."""
     allowed = {"numpy", "triton_python_backend_utils", "transformers", "tokenizers", "tensorrt_llm"}
-    siblings = {"runtime_api", "text_codec", "trtllm_runtime", "engineroom_reference"}
+    siblings = {"runtime_api", "text_codec", "trtllm_runtime", "engineroom_reference", "metrics"}
     root = data_root() / "model_repo_templates"
     found = [p for name in ("llmapi", "engine", "shared") for p in (root / name).rglob("*.py")]
     assert len(found) >= 6

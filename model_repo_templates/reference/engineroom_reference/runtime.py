@@ -5,16 +5,20 @@ a request does not depend on what else is running.
 """
 
 import collections
+import dataclasses
 import queue
 import threading
+import time
 import traceback
 
 import torch
-from runtime_api import Chunk, RequestError
+from runtime_api import Chunk, RequestError, Stats
 from text_codec import TextStream, TokenCodec, end_ids
 
 from engineroom_reference.model import ReferenceModel
 
+# The LLM API's default for kv_cache_config.tokens_per_block.
+_TOKENS_PER_BLOCK = 32
 # What a request may ask of an engine and this runtime does not compute: refused, never ignored.
 _NOT_COMPUTED = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "best_of": 1}
 
@@ -57,12 +61,25 @@ class ReferenceRuntime:
         limit = getattr(self._model.config, "max_position_embeddings", None)
         self._max_len = int(args.get("max_seq_len") or limit or 2048)
         self._inbox = queue.Queue()
+        self._iteration, self._pending = 0, 0
+        kv = args.get("kv_cache_config") or {}
+        self._block = int(kv.get("tokens_per_block") or _TOKENS_PER_BLOCK)
+        self._note([], 0)
         self._thread = threading.Thread(target=self._loop, name="reference-runtime", daemon=True)
         self._thread.start()
 
     def stop(self):
         self._inbox.put(None)
         self._thread.join(timeout=30)
+
+    def stats(self):
+        """The state after the last step, and what has come in since.
+
+        There is no block pool here: each request has a cache of its own, counted in blocks. The
+        maximum is what `max_batch_size` requests of `max_seq_len` tokens would hold; nothing is
+        reused and no request is ever paused.
+        """
+        return dataclasses.replace(self._stats, waiting=self._pending + self._inbox.qsize())
 
     def submit(self, request, on_chunk):
         """Queue a request; `on_chunk` is called from the runtime's thread.
@@ -112,7 +129,35 @@ class ReferenceRuntime:
                 waiting.append(item)
             while waiting and len(running) < self._max_batch:
                 running.append(waiting.popleft())
+            if running:
+                self._iteration += 1
+                self._note(running, len(waiting))
             running = [item for item in running if not self._step_safely(item)]
+            self._note(running, len(waiting))
+
+    def _note(self, running, waiting):
+        """Record the state for `stats`, which other threads call."""
+        new = [item for item in running if not item.made]
+        used = sum(-(-item.cache.get_seq_length() // self._block) for item in running)
+        most = self._max_batch * -(-self._max_len // self._block)
+        self._pending = waiting
+        self._stats = Stats(
+            active=len(running),
+            max_active=self._max_batch,
+            scheduled=len(running),
+            context=len(new),
+            generation=len(running) - len(new),
+            paused=0,
+            context_tokens=sum(len(item.ids) for item in new),
+            micro_batch=0,
+            kv_max=most,
+            kv_free=most - used,
+            kv_used=used,
+            kv_tokens_per_block=self._block,
+            kv_reused=0,
+            iteration=self._iteration,
+            timestamp_us=time.time_ns() // 1000,
+        )
 
     def _step_safely(self, item):
         """True when the request has ended."""
@@ -171,7 +216,7 @@ class ReferenceRuntime:
         if item.stream is not None:
             item.text += item.stream.finish()
         delta = item.text[item.sent :]
-        item.on_chunk(Chunk(item.unsent, delta, reason, stop_reason, item.logprob))
+        item.on_chunk(Chunk(item.unsent, delta, reason, stop_reason, item.logprob, len(item.ids)))
         return True
 
     @staticmethod

@@ -13,6 +13,7 @@ import threading
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
+from metrics import PERIOD_MS, Exporter
 from runtime_api import Request, RequestError, make_runtime
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -117,6 +118,14 @@ class TritonPythonModel:
         self.runtime = make_runtime(name)
         self.runtime.start(model, llm_args)
         self.handles, self.lock = {}, threading.Lock()
+        period = config["parameters"].get("stats_check_period_ms", {}).get("string_value")
+        self.exporter = Exporter(
+            pb_utils,
+            args["model_name"],
+            args["model_version"],
+            self.runtime.stats,
+            int(period or PERIOD_MS),
+        )
         pb_utils.Logger.log_info(f"[engineroom] runtime={name} model={model}")
 
     def execute(self, requests):
@@ -150,7 +159,12 @@ class TritonPythonModel:
             name: bool(fields.scalar(f"return_{name}", False))
             for name in ("finish_reason", "stop_reason", "cumulative_logprob")
         }
-        reply = _Reply(sender, wanted.streaming, prompt, extras, lambda: self._forget(ident))
+
+        def ended(input_tokens, output_tokens):
+            self._forget(ident)
+            self.exporter.request_ended(input_tokens, output_tokens)
+
+        reply = _Reply(sender, wanted.streaming, prompt, extras, ended)
         handle = self.runtime.submit(wanted, reply)
         reply.cancel = handle.cancel
         with self.lock:  # `done` is set before `_forget` takes the lock: no finished handle stays
@@ -162,6 +176,7 @@ class TritonPythonModel:
             self.handles.pop(ident, None)
 
     def finalize(self):
+        self.exporter.close()
         self.runtime.stop()
 
 
@@ -171,12 +186,13 @@ class _Reply:
     def __init__(self, sender, streaming, prompt, extras, on_end):
         self.sender, self.streaming = sender, streaming
         self.text, self.extras, self.on_end = prompt, extras, on_end
-        self.done, self.cancel = False, None
+        self.done, self.cancel, self.tokens = False, None, 0
 
     def __call__(self, chunk):
         if self.done:
             return
         self.text += chunk.text
+        self.tokens += len(chunk.token_ids)
         if not chunk.final:
             if self.sender.is_cancelled():
                 if self.cancel is not None:
@@ -187,7 +203,8 @@ class _Reply:
                 self.text = ""
             return
         self.done = True
-        self.on_end()
+        complete = chunk.finish_reason not in ("error", "cancelled")
+        self.on_end(chunk.prompt_tokens, self.tokens if complete else None)
         if chunk.finish_reason == "error":
             _fail(self.sender, chunk.stop_reason or "generation failed")
             return

@@ -28,6 +28,7 @@ _LAYOUT = TreeLayout(
         "tensorrt_llm/1/model.py": f"{_CODE}/model.py",
         "tensorrt_llm/1/trtllm_runtime.py": f"{_CODE}/trtllm_runtime.py",
         "tensorrt_llm/1/runtime_api.py": "shared/runtime_api.py",
+        "tensorrt_llm/1/metrics.py": "shared/metrics.py",
     },
 )
 

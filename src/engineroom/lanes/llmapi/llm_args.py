@@ -63,6 +63,12 @@ def llm_args(request: LaneRequest) -> tuple[dict[str, Any], dict[str, str]]:
         "a default that differs between releases (unset, 1)",
     )
     put("enable_chunked_prefill", serving.chunked_context, "serving.chunked_context")
+    if "enable_iter_perf_stats" in fields:
+        put(
+            "enable_iter_perf_stats",
+            True,
+            "off by default; without it there are no queue and KV-cache metrics",
+        )
     if serving.attention_backend != "auto":
         put("attn_backend", serving.attention_backend, "serving.attention_backend")
     if spec.model.trust_remote_code:
