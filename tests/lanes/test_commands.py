@@ -98,6 +98,7 @@ def test_llm_args_are_in_the_contract(catalog, version):
         assert set(args.get(field, {})) <= contract.nested_fields(field, name)
     assert args["scheduler_config"] == {"capacity_scheduler_policy": "GUARANTEED_NO_EVICT"}
     assert args["max_batch_size"] == 64
+    assert args["enable_iter_perf_stats"] is True  # off by default: no statistics, no metrics
     assert "trust_remote_code" not in args
 
 
