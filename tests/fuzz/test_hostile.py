@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from engineroom.cli.main import run
@@ -27,6 +27,18 @@ Runner = Callable[[str], list[str]]
 
 
 def answers(argv: list[str]) -> int:
+    """Run, assert what must hold of every answer; the time is the best of three: a busy machine or
+    a garbage collection is no hang."""
+    code, spent = _run(argv)
+    for _ in range(2):
+        if spent < LIMIT_SECONDS:
+            break
+        spent = min(spent, _run(argv)[1])
+    assert spent < LIMIT_SECONDS, f"{spent:.2f} s"
+    return code
+
+
+def _run(argv: list[str]) -> tuple[int, float]:
     out, err = io.StringIO(), io.StringIO()
     before = time.process_time()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -37,8 +49,7 @@ def answers(argv: list[str]) -> int:
     assert "Traceback" not in said
     assert "internal error" not in said
     assert code != ExitCode.USAGE or said.startswith("error: "), said[:500]
-    assert spent < LIMIT_SECONDS, f"{spent:.2f} s"
-    return code
+    return code, spent
 
 
 def _folder() -> Path:
@@ -90,6 +101,7 @@ def hostile(kind: str, examples: int) -> None:
 
     @settings(
         max_examples=examples, deadline=None, derandomize=True, database=None,
+        phases=(Phase.explicit, Phase.generate),  # shrinking would take minutes to say no more
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(strategy)
