@@ -124,6 +124,10 @@ class Catalog(SupportTables):
             )
         )  # fmt: skip
 
+    def known_stack(self, name: str) -> StackRelease | None:
+        """The Triton release of that name, or None; reads its file only."""
+        return self._stack(name) if name in self._stack_files else None
+
     def stack(self, ref: StackRef | str, where: Where | None = None) -> StackRelease:
         """A stack by Triton release, or made from an explicit TensorRT-LLM version.
 

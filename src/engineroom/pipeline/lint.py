@@ -138,9 +138,8 @@ def _add_options(
             )
         found.parts["stage_requested"] = stage
     if stack is not None:
-        release = catalog.stacks.get(stack)
         facts = _mapping(found.parts, "stack")
-        if release is not None:
+        if catalog.known_stack(stack) is not None:
             facts["triton_release"] = stack
         else:
             made = catalog.stack(StackRef(trtllm=stack), Where(key="--stack"))

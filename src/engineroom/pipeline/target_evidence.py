@@ -45,14 +45,18 @@ def contexts(job: Job, *, artefacts: bool) -> Iterator[Context]:
     """One context a target, and with `artefacts` one for each checkpoint and engine that is there."""
     with job.located():
         model = model_parts(job)
+    read: dict[Path, tuple[Evidence, Mapping[str, str]]] = {}
+    own = _typed(model.parts, model.files)
     for item in job.targets:
-        parts = _target_parts(job, item)
-        yield _context(job, item, {**model.parts, **parts}, model.files)
+        target = _typed(_target_parts(job, item), {})
+        yield _context(job, item, own, target, model.files)
         for folder, names in _made(job, item) if artefacts else ():
-            with job.located():
-                found = evidence_files.collect([folder])
-            own = {name: found.parts[name] for name in names if name in found.parts}
-            yield _context(job, item, {**parts, **own}, found.files)
+            if folder not in read:  # targets share checkpoints: each is read and typed once
+                with job.located():
+                    found = evidence_files.collect([folder])
+                parts = {name: found.parts[name] for name in names if name in found.parts}
+                read[folder] = _typed(parts, found.files), found.files
+            yield _context(job, item, read[folder][0], target, read[folder][1])
 
 
 def _made(job: Job, item: ResolvedTarget) -> Iterator[tuple[Path, tuple[str, ...]]]:
@@ -106,13 +110,14 @@ def _target_parts(job: Job, item: ResolvedTarget) -> dict[str, Any]:
     }
 
 
-def _context(
-    job: Job, item: ResolvedTarget, parts: dict[str, Any], files: Mapping[str, str]
-) -> Context:
-    keys = {**_SPEC_KEYS} | {f"spec.{k}": f"targets[{item.index}].{k}" for k in _TARGET_KEYS}
-    keys |= {"gpu": f"targets[{item.index}].sku", "stack": f"targets[{item.index}].stack"}
+def _typed(parts: dict[str, Any], files: Mapping[str, str]) -> Evidence:
+    """Parts as evidence.
+
+    Raises:
+        UsageError: the file and key of the first part that is not what it should be.
+    """
     try:
-        evidence = Evidence.model_validate(parts)
+        return Evidence.model_validate(parts)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         part = str(first["loc"][0])
@@ -121,4 +126,13 @@ def _context(
             where=Where(files.get(part), key=".".join(map(str, first["loc"][1:]))[:300] or part),
             hint="is this the file that the model came with?",
         ) from None
-    return Context(evidence, job.catalog, files, keys, item.target.id)
+
+
+def _context(
+    job: Job, item: ResolvedTarget, own: Evidence, target: Evidence, files: Mapping[str, str]
+) -> Context:
+    """What a folder says, with what a target wishes."""
+    keys = {**_SPEC_KEYS} | {f"spec.{k}": f"targets[{item.index}].{k}" for k in _TARGET_KEYS}
+    keys |= {"gpu": f"targets[{item.index}].sku", "stack": f"targets[{item.index}].stack"}
+    wishes = {name: getattr(target, name) for name in target.model_fields_set}
+    return Context(own.model_copy(update=wishes), job.catalog, files, keys, item.target.id)

@@ -21,6 +21,14 @@ ReleaseText = Annotated[
 """A release: YAML reads 26.10 as a number, whose text is kept by our reader."""
 
 
+def version_of(text: str | None) -> Version | None:
+    """A PEP 440 version; None for no text, or text that is none."""
+    try:
+        return Version(text) if text else None
+    except InvalidVersion:
+        return None
+
+
 def _pep440(text: str) -> str:
     try:
         return str(Version(text))

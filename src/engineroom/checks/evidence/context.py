@@ -114,7 +114,7 @@ class Context:
         name = facts.triton_release if facts else None
         if name is None and facts and facts.image and (tag := _NVIDIA_TAG.search(facts.image)):
             name = tag[1]
-        return self.catalog.stacks.get(name) if name else None
+        return self.catalog.known_stack(name) if name else None
 
     @cached_property
     def trtllm(self) -> str | None:

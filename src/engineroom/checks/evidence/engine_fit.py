@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from packaging.version import InvalidVersion, Version
-
 from engineroom.checks.codes import declare
 from engineroom.checks.evidence.context import Answer, Context, about
 from engineroom.names import Severity, Topic
+from engineroom.reading.base import version_of
 
 VERSION = declare(
     "engine-of-other-release", Topic.ENGINE_RUNTIME_MISMATCH, Severity.ERROR,
@@ -57,13 +56,6 @@ TOO_LARGE = declare(
 _MIB = 1024 * 1024
 
 
-def _version(text: str | None) -> Version | None:
-    try:
-        return Version(text) if text else None
-    except InvalidVersion:
-        return None
-
-
 def _tensorrt(c: Context) -> str | None:
     facts = c.evidence.stack
     if facts and facts.tensorrt_version:
@@ -74,12 +66,12 @@ def _tensorrt(c: Context) -> str | None:
 @about(Topic.ENGINE_RUNTIME_MISMATCH)
 def release(c: Context) -> Iterator[Answer]:
     config = c.evidence.engine_config
-    built, serves = _version(config.version if config else None), _version(c.trtllm)
+    built, serves = version_of(config.version if config else None), version_of(c.trtllm)
     if config is None or built is None or serves is None or built == serves:
         return
     engine = c.evidence.engine
-    serialized = _version(engine.tensorrt_version if engine else None)
-    same_tensorrt = serialized is not None and serialized == _version(_tensorrt(c))
+    serialized = version_of(engine.tensorrt_version if engine else None)
+    same_tensorrt = serialized is not None and serialized == version_of(_tensorrt(c))
     patch_only = built.release[:2] == serves.release[:2] and not (built.pre or serves.pre)
     mild = same_tensorrt and patch_only
     yield VERSION.found(
@@ -94,7 +86,10 @@ def release(c: Context) -> Iterator[Answer]:
 @about(Topic.ENGINE_RUNTIME_MISMATCH)
 def tensorrt(c: Context) -> Iterator[Answer]:
     engine, runtime_text = c.evidence.engine, _tensorrt(c)
-    built, runtime = _version(engine.tensorrt_version if engine else None), _version(runtime_text)
+    built, runtime = (
+        version_of(engine.tensorrt_version if engine else None),
+        version_of(runtime_text),
+    )
     if engine is None or built is None or runtime is None or built == runtime:
         return
     forward = engine.version_compatible and built.major == runtime.major and runtime >= built

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from engineroom.catalog.load import in_range
 from engineroom.checks.codes import declare
 from engineroom.checks.evidence.context import Answer, Context, about
 from engineroom.names import Severity, Topic
+from engineroom.reading.base import version_of
 from engineroom.types import Figure
 
 TRANSFORMERS = declare(
@@ -88,13 +89,6 @@ FLOORS = (
 )  # fmt: skip
 
 
-def _version(text: str | None) -> Version | None:
-    try:
-        return Version(text) if text else None
-    except InvalidVersion:
-        return None
-
-
 def _package(c: Context, *names: str) -> str | None:
     """Version of the first of `names` that is installed; case, dots and underscores do not count."""
     packages = {
@@ -107,13 +101,13 @@ def _package(c: Context, *names: str) -> str | None:
 @about(Topic.VERSIONS)
 def modelopt_transformers(c: Context) -> Iterator[Answer]:
     modelopt, installed = _package(c, "nvidia-modelopt", "modelopt"), _package(c, "transformers")
-    if _version(modelopt) is None or modelopt is None:
+    if version_of(modelopt) is None or modelopt is None:
         return
     row = next((r for r in c.catalog.writers.modelopt if in_range(modelopt, r.modelopt)), None)
     if row is None:
         return
     yield Figure("version_range", {"transformers": row.transformers})
-    if installed is None or _version(installed) is None or in_range(installed, row.transformers):
+    if installed is None or version_of(installed) is None or in_range(installed, row.transformers):
         return
     yield TRANSFORMERS.found(
         c, "packages.transformers",
@@ -126,8 +120,8 @@ def modelopt_transformers(c: Context) -> Iterator[Answer]:
 @about(Topic.VERSIONS)
 def runtime_transformers(c: Context) -> Iterator[Answer]:
     runtime, installed = _package(c, "tensorrt-llm"), _package(c, "transformers")
-    have = _version(installed)
-    if runtime is None or _version(runtime) is None or have is None:
+    have = version_of(installed)
+    if runtime is None or version_of(runtime) is None or have is None:
         return
     row = next((r for r in c.catalog.writers.runtimes if in_range(runtime, r.tensorrt_llm)), None)
     if row is None or row.transformers is None:
@@ -148,10 +142,10 @@ def runtime_transformers(c: Context) -> Iterator[Answer]:
 @about(Topic.VERSIONS)
 def modelopt_floors(c: Context) -> Iterator[Answer]:
     modelopt = _package(c, "nvidia-modelopt", "modelopt")
-    if modelopt is None or _version(modelopt) is None:
+    if modelopt is None or version_of(modelopt) is None:
         return
     for releases, name, floor in FLOORS:
-        have = _version(_package(c, name))
+        have = version_of(_package(c, name))
         if have is None or not in_range(modelopt, releases):
             continue
         yield Figure("version_range", {name: f">={floor}"})
@@ -167,11 +161,11 @@ def modelopt_floors(c: Context) -> Iterator[Answer]:
 @about(Topic.VERSIONS)
 def runtime_modelopt(c: Context) -> Iterator[Answer]:
     runtime, modelopt = _package(c, "tensorrt-llm"), _package(c, "nvidia-modelopt", "modelopt")
-    have = _version(modelopt)
-    if runtime is None or _version(runtime) is None or have is None:
+    have = version_of(modelopt)
+    if runtime is None or version_of(runtime) is None or have is None:
         return
     row = next((r for r in c.catalog.writers.runtimes if in_range(runtime, r.tensorrt_llm)), None)
-    pin = _version((row.modelopt or "").lstrip("=~<>! ").split(",")[0]) if row else None
+    pin = version_of((row.modelopt or "").lstrip("=~<>! ").split(",")[0]) if row else None
     if row is not None and pin is not None and pin.release[:2] != have.release[:2]:
         yield MODELOPT_PIN.found(
             c, "packages.nvidia-modelopt",
@@ -183,7 +177,7 @@ def runtime_modelopt(c: Context) -> Iterator[Answer]:
 
 @about(Topic.VERSIONS)
 def architecture_known(c: Context) -> Iterator[Answer]:
-    hf, serves = c.evidence.hf_config, _version(c.trtllm)
+    hf, serves = c.evidence.hf_config, version_of(c.trtllm)
     name = (hf.architectures or (None,))[0] if hf else None
     first = FIRST_RELEASE.get(name or "")
     # Builds between two releases count as the next one: when a model came is not known by the day.
@@ -197,7 +191,7 @@ def architecture_known(c: Context) -> Iterator[Answer]:
 
 @about(Topic.VERSIONS)
 def pytriton_numpy(c: Context) -> Iterator[Answer]:
-    numpy = _version(_package(c, "numpy"))
+    numpy = version_of(_package(c, "numpy"))
     if _package(c, "nvidia-pytriton") and numpy and numpy >= Version("2"):
         yield NUMPY.found(
             c, "packages.numpy", f"nvidia-pytriton with numpy {numpy}", "pip install 'numpy<2'"
@@ -236,7 +230,7 @@ def rope_parameters(c: Context) -> Iterator[Answer]:
     if c.trtllm is None:
         return
     row = next((r for r in c.catalog.writers.runtimes if in_range(c.trtllm, r.tensorrt_llm)), None)
-    pin = _version((row.transformers or "").lstrip("=~<>! ").split(",")[0]) if row else None
+    pin = version_of((row.transformers or "").lstrip("=~<>! ").split(",")[0]) if row else None
     if row is not None and pin is not None and pin < Version("5"):
         yield ROPE_PARAMETERS.found(
             c, "hf_config.rope_parameters",
@@ -260,7 +254,7 @@ def writers(c: Context) -> Iterator[Answer]:
         ("transformers", "hf_config.transformers_version", hf.transformers_version if hf else None,
          row.transformers if row else None),
     ):  # fmt: skip
-        wrote, reads = _version(written), _version((pin or "").lstrip("=~<>! ").split(",")[0])
+        wrote, reads = version_of(written), version_of((pin or "").lstrip("=~<>! ").split(",")[0])
         if row is None or wrote is None or reads is None or wrote.release[:2] <= reads.release[:2]:
             continue
         yield WRITER.found(
