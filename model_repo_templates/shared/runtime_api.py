@@ -8,35 +8,110 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
+class Lora:
+    """An adapter: its integer id, a name, and where its files are (None: already known by id)."""
+
+    id: int
+    name: str = None
+    path: str = None
+    ckpt_source: str = None
+
+
+@dataclass(frozen=True)
+class Guide:
+    """Guided decoding: `kind` is json, json_schema, regex, ebnf_grammar or structural_tag."""
+
+    kind: str
+    text: str = None
+
+
+@dataclass(frozen=True)
 class Request:
-    """One sequence to generate.
+    """One prompt to answer, in `n` sequences.
 
     Exactly one of `prompt` and `prompt_ids` is given. `end_ids` are token ids that end the text
-    and are not part of it. Sampling is greedy unless temperature, top_k or top_p says otherwise.
+    and are not part of it; None: the model's own. Sampling is greedy unless temperature, top_k or
+    top_p says otherwise. Log probabilities are natural logarithms, after the engine's penalties.
+
+    Attributes:
+        add_special_tokens: of `prompt`; a text that begins with BOS never gets a second one.
+        stop, bad: texts. `stop_token_sequences`, `bad_token_sequences`: token ids.
+        log_probs: one value a generated token, in `Chunk.log_probs`.
+        context_logits, generation_logits: `Chunk.context_logits` [prompt, vocabulary], once, and
+            `Chunk.generation_logits` [tokens, vocabulary].
+        media: decoded images, in the order of their places in the prompt.
+        perf: `Chunk.perf` on the final chunk.
     """
 
     prompt: str = None
     prompt_ids: list = None
+    add_special_tokens: bool = True
     max_tokens: int = 16
+    min_tokens: int = None
+    n: int = 1
+    beam_width: int = None
+    best_of: int = None
+    length_penalty: float = None
+    early_stopping: bool = None
+    beam_search_diversity_rate: float = None
     temperature: float = None
     top_k: int = None
     top_p: float = None
+    top_p_min: float = None
+    repetition_penalty: float = None
     frequency_penalty: float = None
     presence_penalty: float = None
     seed: int = None
-    best_of: int = None
     stop: list = field(default_factory=list)
     stop_token_sequences: list = field(default_factory=list)
+    bad: list = field(default_factory=list)
+    bad_token_sequences: list = field(default_factory=list)
     end_ids: list = None
+    guide: Guide = None
+    lora: Lora = None
+    media: list = field(default_factory=list)
+    logits_post_processor: str = None
+    priority: float = None
+    log_probs: bool = False
+    context_logits: bool = False
+    generation_logits: bool = False
+    perf: bool = False
     with_text: bool = True
     streaming: bool = False
+
+
+@dataclass(frozen=True)
+class Perf:
+    """Times (ns since the epoch), KV blocks and draft tokens of one request. None: not known."""
+
+    arrival_ns: int = None
+    first_scheduled_ns: int = None
+    first_token_ns: int = None
+    last_token_ns: int = None
+    kv_total_blocks: int = None
+    kv_new_blocks: int = None
+    kv_reused_blocks: int = None
+    kv_missed_blocks: int = None
+    acceptance_rate: float = None
+    accepted_draft_tokens: int = None
+    draft_tokens: int = None
+
+    @property
+    def kv_hit_rate(self):
+        """Reused share of the prompt's blocks, 0..1; None where the counts are not known."""
+        if self.kv_reused_blocks is None or self.kv_missed_blocks is None:
+            return None
+        asked = self.kv_reused_blocks + self.kv_missed_blocks
+        return self.kv_reused_blocks / asked if asked else 0.0
 
 
 @dataclass(frozen=True)
 class Chunk:
     """Progress of one sequence: new token ids and the text they complete (a delta).
 
-    `prompt_tokens` is the length of the prompt, on the final chunk, where the runtime knows it.
+    A request ends with one final chunk a sequence (`index` 0..n-1); an error or a cancellation ends
+    all of them with one. `prompt_tokens` is the length of the prompt, on final chunks, where the
+    runtime knows it. `log_probs` and `generation_logits` are aligned with `token_ids`.
     """
 
     token_ids: list
@@ -45,6 +120,11 @@ class Chunk:
     stop_reason: str = None
     cumulative_logprob: float = None
     prompt_tokens: int = None
+    index: int = 0
+    log_probs: list = None
+    context_logits: object = None
+    generation_logits: object = None
+    perf: Perf = None
 
     @property
     def final(self):

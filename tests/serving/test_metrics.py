@@ -75,9 +75,9 @@ def server(built) -> Iterator[TritonServer]:
     work = work_folder()
     log = built.out / "logs" / "serve-metrics.log"
     try:
-        started = TritonServer(repository.path, work, built.catalog.template_roots, log=log)
-        started._argv += ["--model-control-mode=explicit", "--load-model=tensorrt_llm"]
-        with started:
+        options = ["--model-control-mode=explicit", "--load-model=tensorrt_llm"]
+        roots = built.catalog.template_roots
+        with TritonServer(repository.path, work, roots, log=log, extra_args=options) as started:
             yield started
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -20,9 +20,10 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 from engineroom.errors import ExternalToolError, MissingError, missing_extra
 from engineroom.runner.process import describe_exit, die_with_parent
@@ -84,6 +85,11 @@ class TritonServer:
         bin_dir: `bin` of the environment whose packages the models import; this one's by default.
         template_roots: where the reference runtime's files are.
         http_port: 0 picks a free one; gRPC and metrics always get free ones.
+        engine_backend: folder of a Python-based backend to stand where `tensorrtllm` would, instead
+            of the one with the reference runtime.
+        modules: further Python modules or packages for the models' sys.path.
+        env: further environment variables of the server and its models.
+        extra_args: further options of the server, such as ``--model-control-mode=explicit``.
     """
 
     def __init__(
@@ -95,13 +101,18 @@ class TritonServer:
         log: Path,
         http_port: int = 0,
         bin_dir: Path | None = None,
+        engine_backend: Path | None = None,
+        modules: Sequence[Path] = (),
+        env: Mapping[str, str] = MappingProxyType({}),
+        extra_args: Sequence[str] = (),
     ) -> None:
         tritonserver, libraries = find_wheel()
         self.work, self.log = work, log
         log.parent.mkdir(parents=True, exist_ok=True)
         models = work / "models"
         shutil.copytree(repository, models)
-        backends = self._assemble(tritonserver, template_roots)
+        standin = engine_backend or _find(template_roots, "engine_standin/tensorrtllm")
+        backends = self._assemble(tritonserver, template_roots, standin, modules)
         ports = free_ports(3)
         self.endpoints = Endpoints(http_port or ports[0], ports[1], ports[2])
         self._argv = [
@@ -116,6 +127,7 @@ class TritonServer:
             "--metrics-address=127.0.0.1",
             f"--metrics-port={self.endpoints.metrics}",
             "--exit-timeout-secs=20",
+            *extra_args,
         ]
         libdir = sysconfig.get_config_var("LIBDIR") or ""
         old_path = os.environ.get("LD_LIBRARY_PATH", "")
@@ -125,10 +137,13 @@ class TritonServer:
             "LD_LIBRARY_PATH": os.pathsep.join(filter(None, [str(libraries), libdir, old_path])),
             "TOKENIZERS_PARALLELISM": "false",
             "HF_HUB_OFFLINE": "1",
+            **env,
         }
         self._process: subprocess.Popen[bytes] | None = None
 
-    def _assemble(self, tritonserver: Path, roots: tuple[Path, ...]) -> Path:
+    def _assemble(
+        self, tritonserver: Path, roots: tuple[Path, ...], standin: Path, modules: Sequence[Path]
+    ) -> Path:
         backends = self.work / "backends"
         shutil.rmtree(backends, ignore_errors=True)
         python = backends / "python"
@@ -147,7 +162,10 @@ class TritonServer:
         )
         for name in ("runtime_api.py", "text_codec.py"):
             shutil.copy2(_find(roots, f"shared/{name}"), python)
-        shutil.copytree(_find(roots, "engine_standin/tensorrtllm"), backends / "tensorrtllm")
+        for module in modules:
+            copy = shutil.copytree if module.is_dir() else shutil.copy2
+            copy(module, python / module.name)
+        shutil.copytree(standin, backends / "tensorrtllm")
         return backends
 
     def start(self) -> None:

@@ -9,56 +9,26 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from engineroom.names import KvCacheFormat, LaneName, WeightFormat
+from engineroom.spec.base import (
+    MAX_INT,
+    Closed,
+    ImageRef,
+    Number,
+    PositiveInt,
+    Text,
+    enum_of,
+    no_nul,
+)
+from engineroom.spec.serving import Serving
 
 SCHEMA_VERSION = 1
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]{0,51}[a-z0-9])?$"
 
 
 DNS_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
-
-
-class Closed(BaseModel):
-    """No extra keys, no mutation, no silent coercion between strings and numbers."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_enum_values=False)
-
-
-def _enum(cls: Any) -> Any:
-    """Accept an enum's value in strict mode, as YAML gives strings."""
-
-    def convert(value: Any) -> Any:
-        if isinstance(value, str) and not isinstance(value, cls):
-            allowed = [str(item) for item in cls]
-            if value not in allowed:
-                raise ValueError(f"{value!r} is not one of {', '.join(allowed)}")
-            return cls(value)
-        return value
-
-    return BeforeValidator(convert)
-
-
-def _as_float(value: Any) -> Any:
-    return (
-        float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
-    )
-
-
-Number = Annotated[float, BeforeValidator(_as_float)]
-Text = Annotated[str, Field(min_length=1, max_length=4096)]
-# Container references have no blanks; the characters are those of the OCI reference grammar.
-ImageRef = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$", max_length=512)]
-# TensorRT-LLM, Triton and Kubernetes keep sizes in signed 32-bit integers.
-MAX_INT = 2**31 - 1
-PositiveInt = Annotated[int, Field(ge=1, le=MAX_INT)]
-
-
-def _no_nul(value: str) -> str:
-    if "\x00" in value:
-        raise ValueError("contains a NUL character, which no path or configuration can hold")
-    return value
 
 
 class Model(Closed):
@@ -74,17 +44,17 @@ class Model(Closed):
     )
 
     _check = field_validator("source", "revision", "tokenizer")(
-        classmethod(lambda cls, v: v if v is None else _no_nul(v))
+        classmethod(lambda cls, v: v if v is None else no_nul(v))
     )
 
 
 class Precision(Closed):
     """Weights and KV cache: two axes."""
 
-    weights: Annotated[WeightFormat, _enum(WeightFormat)] = Field(
+    weights: Annotated[WeightFormat, enum_of(WeightFormat)] = Field(
         description="bf16 | fp16 | fp8 | w4a16_awq | nvfp4 | ..."
     )
-    kv_cache: Annotated[KvCacheFormat, _enum(KvCacheFormat)] = Field(
+    kv_cache: Annotated[KvCacheFormat, enum_of(KvCacheFormat)] = Field(
         default=KvCacheFormat.AUTO, description="auto | bf16 | fp16 | fp8 | nvfp4 | int8"
     )
     group_size: PositiveInt | None = Field(
@@ -111,7 +81,7 @@ class Calibration(Closed):
         default=8, description="Documents held out for perplexity before and after; 0 skips it."
     )
 
-    _check = field_validator("dataset")(classmethod(lambda cls, v: _no_nul(v)))
+    _check = field_validator("dataset")(classmethod(lambda cls, v: no_nul(v)))
 
 
 class StackRef(Closed):
@@ -143,7 +113,7 @@ class Target(Closed):
     """One deployment target: a SKU, a lane and a stack."""
 
     sku: Text = Field(description="Id from build/skus/, e.g. h100-sxm.")
-    lane: Annotated[LaneName, _enum(LaneName)] = LaneName.LLMAPI
+    lane: Annotated[LaneName, enum_of(LaneName)] = LaneName.LLMAPI
     stack: Annotated[StackRef | Text, BeforeValidator(_stack_text)] = Field(
         description="Triton release such as 26.07, or {trtllm: VERSION, image: REF}."
     )
@@ -152,7 +122,35 @@ class Target(Closed):
     driver: Text | None = Field(
         default=None, description="NVIDIA driver on the nodes; checked against the stack."
     )
+    gpu_device_ids: tuple[tuple[Annotated[int, Field(ge=0, le=1023)], ...], ...] | None = Field(
+        default=None,
+        description="GPUs of each model instance on the node, such as [[0, 1], [2, 3]]; one "
+        "instance on all visible GPUs by default.",
+    )
     limits: Limits = Limits()
+
+    @field_validator("gpu_device_ids", mode="before")
+    @classmethod
+    def _lists_to_tuples(cls, value: Any) -> Any:
+        if isinstance(value, list):
+            return tuple(tuple(item) if isinstance(item, list) else item for item in value)
+        return value
+
+    @model_validator(mode="after")
+    def _one_gpu_a_rank(self) -> Target:
+        if self.gpu_device_ids is None:
+            return self
+        ranks = self.tensor_parallel * self.pipeline_parallel
+        for group in self.gpu_device_ids:
+            if len(group) != ranks:
+                raise ValueError(
+                    f"gpu_device_ids: {list(group)} has {len(group)} GPUs, and "
+                    f"tensor_parallel x pipeline_parallel needs {ranks}"
+                )
+        used = [gpu for group in self.gpu_device_ids for gpu in group]
+        if len(set(used)) != len(used) or not used:
+            raise ValueError("gpu_device_ids: each GPU once, and at least one")
+        return self
 
     @property
     def stack_id(self) -> str:
@@ -203,33 +201,6 @@ class Slo(Closed):
     e2e_ms: Annotated[Number, Field(gt=0)] | None = None
 
 
-class Serving(Closed):
-    """How the server behaves."""
-
-    kv_block_reuse: bool = True
-    chunked_context: bool = False
-    attention_backend: Literal["auto", "TRTLLM", "FLASHINFER", "VANILLA"] = "auto"
-    kv_cache_free_gpu_mem_fraction: Annotated[Number, Field(gt=0, lt=1)] = Field(
-        default=0.90, description="Share of the memory that is free after the weights are loaded."
-    )
-    gpu_memory_utilization: Annotated[Number, Field(gt=0, lt=1)] | None = Field(
-        default=None, description="vLLM lane only: share of the total memory; never the one above."
-    )
-    scheduler_policy: Literal["guaranteed_no_evict", "max_utilization"] = "guaranteed_no_evict"
-    streaming: bool = True
-    stop_ids: Literal["generation_config"] | tuple[Annotated[int, Field(ge=0, le=MAX_INT)], ...] = (
-        Field(
-            default="generation_config",
-            description="End-of-sequence ids: from generation_config.json, or a list.",
-        )
-    )
-
-    @field_validator("stop_ids", mode="before")
-    @classmethod
-    def _list_to_tuple(cls, value: Any) -> Any:
-        return tuple(value) if isinstance(value, list) else value
-
-
 class Storage(Closed):
     """The volume that holds weights and engines."""
 
@@ -264,7 +235,7 @@ class DeploymentSpec(Closed):
         default=None, description="Needed when anything is quantized."
     )
     targets: tuple[Target, ...] = Field(min_length=1)
-    workload: dict[Annotated[str, Field(min_length=1, max_length=63)], Profile] = {}
+    workload: dict[Annotated[str, Field(min_length=1, max_length=63)], Profile] = Field(default={})
     slo: Slo | None = None
     serving: Serving = Serving()
     deploy: Deploy = Deploy()

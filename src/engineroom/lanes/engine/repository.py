@@ -10,14 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from engineroom.lanes.base import RepositoryRequest, stop_ids_text, tensor_context
-from engineroom.lanes.engine.build import paged_context_fmha
+from engineroom.lanes.engine.engine_config import TYPES, tensorrt_llm
 
-# Placeholders that upstream's templates leave to the user; values by data type rules of the backend.
-_TYPES = {
-    "logits_datatype": "TYPE_FP32",
-    "encoder_input_features_data_type": "TYPE_FP16",
-    "prompt_embedding_table_data_type": "TYPE_FP16",
-}
 _PRE_INPUTS = (
     "QUERY", "REQUEST_OUTPUT_LEN", "BAD_WORDS_DICT", "STOP_WORDS_DICT", "END_ID", "PAD_ID",
 )  # fmt: skip
@@ -43,7 +37,7 @@ def variables(request: RepositoryRequest) -> dict[str, Any]:
     family = lane_request.contract.family("inflight_batcher_llm")
     serving = spec.serving
     stop_ids = stop_ids_text(serving.stop_ids)
-    engine = _tensorrt_llm(request, family["tensorrt_llm"])
+    engine = tensorrt_llm(request, family["tensorrt_llm"])
     return {
         "trtllm_version": lane_request.contract.version,
         "max_batch_size": limits.max_batch_size,
@@ -75,39 +69,6 @@ def _chosen(tensors: list[Mapping[str, Any]], names: tuple[str, ...]) -> list[di
     return tensor_context([t for t in tensors if t["name"] in names])
 
 
-def _tensorrt_llm(request: RepositoryRequest, facts: Mapping[str, Any]) -> dict[str, Any]:
-    spec, limits = request.lane_request.spec, request.lane_request.target.limits
-    serving = spec.serving
-    paged = paged_context_fmha(request.lane_request)
-    wanted = {
-        "gpt_model_type": "inflight_fused_batching",
-        "gpt_model_path": request.artefact_dir,
-        "max_beam_width": str(limits.max_beam_width),
-        "batch_scheduler_policy": serving.scheduler_policy,
-        "kv_cache_free_gpu_mem_fraction": f"{serving.kv_cache_free_gpu_mem_fraction:g}",
-        "enable_kv_cache_reuse": "true" if paged and serving.kv_block_reuse else "false",
-        "enable_chunked_context": "true" if paged and serving.chunked_context else "false",
-        # Without it the answer repeats the prompt, and clients measure the prompt as output.
-        "exclude_input_in_output": "true",
-        # The C++ backend reads these three unguarded since 0.19: absent, the model does not load
-        # (tensorrtllm_backend inflight_batcher_llm/src/model_instance_state.cc @ v0.19.0). Empty
-        # means no guided decoding.
-        "tokenizer_dir": request.tokenizer_dir,
-        "guided_decoding_backend": "",
-        "xgrammar_tokenizer_info_path": "",
-        "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
-        "executor_worker_path": "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker",
-    }
-    known = {str(p["key"]) for p in facts["parameters"]}
-    parameters = {key: value for key, value in wanted.items() if key in known}
-    parameters["engineroom_runtime"] = str(request.runtime)
-    return {
-        "inputs": tensor_context(facts["inputs"], **_TYPES),
-        "outputs": tensor_context(facts["outputs"], **_TYPES),
-        "parameters": parameters,
-    }
-
-
 def _ensemble(facts: Mapping[str, Any], engine: Mapping[str, Any]) -> dict[str, Any]:
     """Inputs, outputs and steps; a tensor that no step uses would be refused by Triton."""
     inputs = [t for t in facts["inputs"] if t["name"] not in _NOT_WIRED]
@@ -128,8 +89,8 @@ def _ensemble(facts: Mapping[str, Any], engine: Mapping[str, Any]) -> dict[str, 
     outputs: dict[str, Mapping[str, Any]] = {"text_output": facts["outputs"][0]}
     outputs |= {str(t["name"]): t for t in passed}
     return {
-        "inputs": tensor_context([t for t in inputs if t["name"] in used], **_TYPES),
-        "outputs": tensor_context(list(outputs.values()), **_TYPES),
+        "inputs": tensor_context([t for t in inputs if t["name"] in used], **TYPES),
+        "outputs": tensor_context(list(outputs.values()), **TYPES),
         "steps": [
             {"model": "preprocessing", "inputs": pre_in, "outputs": pre_out},
             {"model": "tensorrt_llm", "inputs": llm_in, "outputs": llm_out},
