@@ -1,7 +1,8 @@
 """The narrow interface between a Triton model file and what computes the tokens.
 
 Two implementations: TensorRT-LLM's LLM (`trtllm_runtime.py`) and engineroom's CPU `reference`.
-Nothing here imports either.
+Nothing here imports either. `Request` and `Chunk` are made for each request and token, so they are not
+frozen, which would cost more than all else about them; nobody changes one.
 """
 
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ class Guide:
     text: str = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Request:
     """One prompt to answer, in `n` sequences.
 
@@ -36,6 +37,7 @@ class Request:
     Attributes:
         add_special_tokens: of `prompt`; a text that begins with BOS never gets a second one.
         stop, bad: texts. `stop_token_sequences`, `bad_token_sequences`: token ids.
+        embedding_bias: float32 [vocabulary], added to the logits before all else.
         log_probs: one value a generated token, in `Chunk.log_probs`.
         context_logits, generation_logits: `Chunk.context_logits` [prompt, vocabulary], once, and
             `Chunk.generation_logits` [tokens, vocabulary].
@@ -66,6 +68,7 @@ class Request:
     stop_token_sequences: list = field(default_factory=list)
     bad: list = field(default_factory=list)
     bad_token_sequences: list = field(default_factory=list)
+    embedding_bias: object = None
     end_ids: list = None
     guide: Guide = None
     lora: Lora = None
@@ -105,13 +108,14 @@ class Perf:
         return self.kv_reused_blocks / asked if asked else 0.0
 
 
-@dataclass(frozen=True)
+@dataclass
 class Chunk:
     """Progress of one sequence: new token ids and the text they complete (a delta).
 
     A request ends with one final chunk a sequence (`index` 0..n-1); an error or a cancellation ends
     all of them with one. `prompt_tokens` is the length of the prompt, on final chunks, where the
-    runtime knows it. `log_probs` and `generation_logits` are aligned with `token_ids`.
+    runtime knows it. `log_probs` and `generation_logits` are aligned with `token_ids`. `invalid` says
+    of an error that the request itself is wrong.
     """
 
     token_ids: list
@@ -125,6 +129,7 @@ class Chunk:
     context_logits: object = None
     generation_logits: object = None
     perf: Perf = None
+    invalid: bool = False
 
     @property
     def final(self):
@@ -167,7 +172,16 @@ class Stats:
 
 
 class RequestError(ValueError):
-    """The request itself is wrong or asks for what this runtime cannot do; names the field."""
+    """The request itself is wrong or asks for what this runtime cannot do; names the field.
+
+    Attributes:
+        field: the name in `Request` that the message begins with, for a model file that knows it
+            under another name; None where there is none.
+    """
+
+    def __init__(self, message, field=None):
+        super().__init__(message)
+        self.field = field
 
 
 def make_runtime(name):

@@ -5,42 +5,47 @@ rendered into a repository. It is not TensorRT-LLM. The engine folder (`gpt_mode
 build-plan.json, which names the checkpoint to compute with.
 """
 
+import collections
+import gc
 import json
 import os
 import threading
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from runtime_api import Request, RequestError, make_runtime
+from engine_inputs import Inputs, explain, to_requests
+from engine_outputs import FINAL, Reply, fail
+from runtime_api import RequestError, make_runtime
 
-FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-# Asked for with a non-neutral value, these are refused: the reference runtime has no such thing.
-REFUSED = {
-    "beam_width": 1,
-    "num_return_sequences": 1,
-    "len_penalty": 0.0,
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "min_tokens": 0,
-    "return_log_probs": False,
-    "return_context_logits": False,
-    "return_generation_logits": False,
-}
+try:  # the exporter of the llmapi lane; the C++ backend has one of its own
+    from metrics import Exporter
+except ImportError:
+    Exporter = None
+
+_NEEDED = ("output_ids", "sequence_length")
+_COUNTS = ("num_input_tokens", "num_output_tokens")
 
 
-def words(array, row):
-    """Token sequences of one row of a [batch, 2, length] word list."""
-    if array is None:
-        return []
-    ids, offsets = array[row]
-    found, start = [], 0
-    for end in offsets.tolist():
-        if end < 0:
-            break
-        found.append(ids[start:end].tolist())
-        start = end
-    return found
+def runtime_args(limits, config, parameters):
+    """LLM arguments of the runtime, from the build plan's limits and the model's configuration."""
+    queue = config.get("dynamic_batching", {}).get("default_queue_policy", {})
+    kv = {
+        "enable_block_reuse": parameters.get("enable_kv_cache_reuse", "").lower() in ("true", "1")
+    }
+    for key, source in (
+        ("max_tokens", parameters.get("max_tokens_in_paged_kv_cache")),
+        ("tokens_per_block", limits.get("tokens_per_block")),
+    ):
+        if source:
+            kv[key] = int(source)
+    return {
+        **limits,
+        "kv_cache_config": kv,
+        "scheduler_config": {
+            "capacity_scheduler_policy": parameters.get("batch_scheduler_policy") or None
+        },
+        "max_queue_size": int(queue.get("max_queue_size") or 0),
+    }
 
 
 class TritonPythonModel:
@@ -55,12 +60,33 @@ class TritonPythonModel:
         checkpoint = os.path.normpath(os.path.join(folder, plan["reference_checkpoint"]))  # noqa: PTH118
         self.decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
         self.exclude = parameters.get("exclude_input_in_output") == "true"
+        self.guided = bool(parameters.get("guided_decoding_backend"))
+        types = {output["name"]: output["data_type"] for output in config["output"]}
+        half = types.get("context_logits") == "TYPE_FP16"
+        self.logits_type = np.float16 if half else np.float32
         self.runtime = make_runtime("reference")
-        self.runtime.start(checkpoint, plan["limits"])
-        self.handles, self.lock = {}, threading.Lock()
+        self.runtime.start(checkpoint, runtime_args(plan["limits"], config, parameters))
+        # Replies that are not finished: all, and by the request's id, which clients may use twice.
+        self.replies, self.by_id = set(), collections.defaultdict(list)
+        self.lock, self.closing = threading.Lock(), threading.Event()
+        period = float(parameters.get("cancellation_check_period_ms") or 100)
+        self.watcher = threading.Thread(target=self._watch, args=(period / 1000,), daemon=True)
+        self.watcher.start()
+        self.exporter = None
+        if Exporter is not None:
+            self.exporter = Exporter(
+                pb_utils,
+                args["model_name"],
+                args["model_version"],
+                self.runtime.stats,
+                int(parameters.get("stats_check_period_ms") or 100),
+            )
         pb_utils.Logger.log_info(
             f"[engineroom] tensorrtllm stand-in: runtime=reference checkpoint={checkpoint}"
         )
+        # What start-up made stays: collections need not look at it again.
+        gc.collect()
+        gc.freeze()
 
     def execute(self, requests):
         for request in requests:
@@ -68,131 +94,82 @@ class TritonPythonModel:
             try:
                 self._one(request, sender)
             except RequestError as error:
-                _fail(sender, str(error))
+                fail(sender, explain(error))
             except Exception as error:
-                _fail(sender, f"{type(error).__name__}: {error}")
+                fail(sender, f"{type(error).__name__}: {error}")
         return None
 
     def _one(self, request, sender):
-        ident = request.request_id()
-        if _scalar(request, "stop", 0, False):
-            with self.lock:
-                handles = list(self.handles.get(ident, []))
-            for handle in handles:
-                handle.cancel()
-            sender.send(flags=FINAL) if self.decoupled else _fail(sender, "stop: cancelled")
+        inputs, ident = Inputs(request), request.request_id()
+        if inputs.flag("stop"):
+            self._stop(ident, sender)
             return
-        for name, neutral in REFUSED.items():
-            value = _scalar(request, name, 0, neutral)
-            if value != neutral:
-                raise RequestError(f"the reference stand-in does not compute {name} = {value}")
-        streaming = bool(_scalar(request, "streaming", 0, False))
-        if streaming and not self.decoupled:
-            raise RequestError("streaming needs a repository rendered with serving.streaming: true")
-        ids = _array(request, "input_ids")
-        ids = ids.reshape(ids.shape[0], -1)
-        lengths = _array(request, "input_lengths").reshape(-1)
-        batch = ids.shape[0]
-        exclude = bool(_scalar(request, "exclude_input_in_output", 0, self.exclude)) or streaming
-        stops = _array(request, "stop_words_list")
-        jobs = []
-        for row in range(batch):
-            end = _scalar(request, "end_id", row, -1)
-            jobs.append(
-                Request(
-                    prompt_ids=ids[row, : int(lengths[row])].tolist(),
-                    max_tokens=int(_scalar(request, "request_output_len", row, 16)),
-                    temperature=_scalar(request, "temperature", row),
-                    top_k=_scalar(request, "runtime_top_k", row),
-                    top_p=_scalar(request, "runtime_top_p", row),
-                    seed=_scalar(request, "seed", row),
-                    end_ids=[end] if end >= 0 else [],
-                    stop_token_sequences=words(stops, row),
-                    with_text=False,
-                    streaming=streaming,
+        jobs = to_requests(inputs, self.guided)
+        if not self.decoupled:
+            if jobs[0].streaming:
+                raise RequestError(
+                    "streaming needs a repository rendered with serving.streaming: true"
                 )
-            )
-        reply = _Reply(sender, jobs, streaming, exclude, lambda: self._forget(ident))
-        for row, job in enumerate(jobs):
-            handle = self.runtime.submit(job, reply.row(row))
-            reply.handles.append(handle)
-        with self.lock:  # as in the llmapi model: no finished handle stays
-            if ident and reply.open:
-                self.handles[ident] = reply.handles
-
-    def _forget(self, ident):
+            if len(jobs) > 1:
+                raise RequestError("input_ids: several rows need a decoupled model")
+            if jobs[0].n > 1:
+                raise RequestError("num_return_sequences above 1 needs a decoupled model")
+        wanted = frozenset(request.requested_output_names())
+        for name in _NEEDED:
+            if name not in wanted:
+                raise RequestError(f"{name} must be among the requested outputs")
+        reply = Reply(
+            sender,
+            jobs,
+            wanted,
+            [inputs.flag("exclude_input_in_output", self.exclude, row) for row in range(len(jobs))],
+            [name for name in _COUNTS if inputs.flag(f"return_{name}")],
+            self.logits_type,
+            lambda prompt, made: self._ended(reply, ident, prompt, made),
+        )
         with self.lock:
-            self.handles.pop(ident, None)
+            self.replies.add(reply)
+            if ident:
+                self.by_id[ident].append(reply)
+        try:
+            for row, job in enumerate(jobs):
+                reply.add(self.runtime.submit(job, reply.row(row)))
+        except RequestError as error:
+            reply.fail(explain(error))
+        except Exception as error:
+            reply.fail(f"{type(error).__name__}: {error}")
+
+    def _stop(self, ident, sender):
+        if not ident:
+            raise RequestError("stop needs the id of the request to stop")
+        with self.lock:
+            replies = list(self.by_id.get(ident, ()))
+        for reply in replies:
+            reply.cancel()
+        # An unknown id is no error: that request may just have ended.
+        sender.send(pb_utils.InferenceResponse([]), flags=FINAL)
+
+    def _ended(self, reply, ident, prompt, made):
+        with self.lock:
+            self.replies.discard(reply)
+            if ident:
+                self.by_id[ident].remove(reply)
+                if not self.by_id[ident]:
+                    del self.by_id[ident]
+        if self.exporter is not None:
+            self.exporter.request_ended(prompt, made)
+
+    def _watch(self, period):
+        """Cancel the requests whose clients have gone."""
+        while not self.closing.wait(period):
+            with self.lock:
+                replies = list(self.replies)
+            for reply in replies:
+                reply.poll()
 
     def finalize(self):
+        self.closing.set()
         self.runtime.stop()
-
-
-class _Reply:
-    """Collects the rows of one request; called from the runtime's thread."""
-
-    def __init__(self, sender, jobs, streaming, exclude, on_end):
-        self.sender, self.jobs, self.streaming = sender, jobs, streaming
-        self.exclude, self.on_end = exclude, on_end
-        self.made, self.open = [[] for _ in jobs], len(jobs)
-        self.handles, self.failed = [], False
-
-    def row(self, index):
-        return lambda chunk: self._chunk(index, chunk)
-
-    def _chunk(self, index, chunk):
-        if self.failed:
-            return
-        if chunk.finish_reason == "error":
-            self.failed = True
-            self.on_end()
-            _fail(self.sender, chunk.stop_reason or "generation failed")
-            return
-        self.made[index].extend(chunk.token_ids)
-        if chunk.final:
-            self.open -= 1
-        last = self.open == 0
-        if last:
-            self.on_end()
-        if self.sender.is_cancelled():
-            for handle in self.handles:
-                handle.cancel()
-        if self.streaming:
-            if chunk.token_ids:
-                self.sender.send(_response([chunk.token_ids], [index]), flags=FINAL if last else 0)
-            elif last:
-                self.sender.send(flags=FINAL)
-        elif last:
-            rows = [m if self.exclude else j.prompt_ids + m for j, m in zip(self.jobs, self.made)]
-            self.sender.send(_response(rows, list(range(len(rows)))), flags=FINAL)
-
-
-def _response(rows, indices):
-    width = max(1, max(len(row) for row in rows))
-    ids = np.zeros((len(rows), 1, width), np.int32)
-    for i, row in enumerate(rows):
-        ids[i, 0, : len(row)] = row
-    lengths = np.array([[len(row)] for row in rows], np.int32)
-    return pb_utils.InferenceResponse(
-        [
-            pb_utils.Tensor("output_ids", ids),
-            pb_utils.Tensor("sequence_length", lengths),
-            pb_utils.Tensor("batch_index", np.array([[i] for i in indices], np.int32)),
-            pb_utils.Tensor("sequence_index", np.zeros((len(rows), 1), np.int32)),
-        ]
-    )
-
-
-def _array(request, name):
-    tensor = pb_utils.get_input_tensor_by_name(request, name)
-    return None if tensor is None else tensor.as_numpy()
-
-
-def _scalar(request, name, row, default=None):
-    array = _array(request, name)
-    return default if array is None or array.size == 0 else array.reshape(-1)[row].item()
-
-
-def _fail(sender, message):
-    error = pb_utils.TritonError(f"[engineroom] {message}")
-    sender.send(pb_utils.InferenceResponse(output_tensors=[], error=error), flags=FINAL)
+        if self.exporter is not None:
+            self.exporter.close()
+        self.watcher.join(timeout=5)

@@ -1,49 +1,41 @@
 """The reference runtime behind `runtime_api`: requests join and leave between steps.
 
-Each step advances every running request by one token, one sequence per forward pass, so the text of
-a request does not depend on what else is running.
+Each step advances every running sequence by one token, one sequence per forward pass, so that what
+a request answers does not depend on what else is running.
 """
 
-import collections
 import dataclasses
+import itertools
 import queue
 import threading
 import time
 import traceback
 
 import torch
-from runtime_api import Chunk, RequestError, Stats
-from text_codec import TextStream, TokenCodec, end_ids
+from runtime_api import RequestError, Stats
+from text_codec import TokenCodec, end_ids
 
+from engineroom_reference import validation
+from engineroom_reference.blocks import BlockPool
+from engineroom_reference.guided import Guides
 from engineroom_reference.model import ReferenceModel
+from engineroom_reference.scheduler import POLICIES, Scheduler
+from engineroom_reference.sequence import Job
 
 # The LLM API's default for kv_cache_config.tokens_per_block.
 _TOKENS_PER_BLOCK = 32
-# What a request may ask of an engine and this runtime does not compute: refused, never ignored.
-_NOT_COMPUTED = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "best_of": 1}
-
-
-class _Running:
-    def __init__(self, request, ids, on_chunk, codec, cache, ends):
-        self.request, self.ids, self.on_chunk = request, ids, on_chunk
-        self.cache, self.ends = cache, ends
-        self.made, self.unsent, self.logprob = [], [], 0.0
-        self.text, self.sent = "", 0
-        self.stream = TextStream(codec) if request.with_text else None
-        self.cancelled = threading.Event()
-        self.random = None
-        if request.temperature or request.top_k or request.top_p:
-            self.random = torch.Generator().manual_seed(request.seed or 0)
+# Below this many parameters, threads wait for each other longer than they compute.
+_SMALL = 20_000_000
 
 
 class Handle:
-    """What a caller keeps to cancel its request."""
+    """What a caller keeps to cancel its request, at any time and any number of times."""
 
-    def __init__(self, running):
-        self._running = running
+    def __init__(self, job):
+        self._job = job
 
     def cancel(self):
-        self._running.cancelled.set()
+        self._job.cancelled.set()
 
 
 class ReferenceRuntime:
@@ -52,186 +44,146 @@ class ReferenceRuntime:
     name = "reference"
 
     def start(self, model, args):
-        """Load the checkpoint folder `model`; `args` are LLM arguments, of which sizes are used."""
+        """Load the checkpoint folder `model`.
+
+        Args:
+            args: LLM arguments, of which these are used: max_batch_size, max_seq_len,
+                stream_interval, scheduler_config.capacity_scheduler_policy and of kv_cache_config
+                tokens_per_block, max_tokens, enable_block_reuse (default: true, as upstream). One
+                more: max_queue_size, requests that may wait (default: no limit).
+
+        Raises:
+            ValueError: a checkpoint or a policy that this runtime does not know.
+        """
         torch.set_grad_enabled(False)
         self._codec = TokenCodec(model)
         self._model = ReferenceModel(model)
+        if sum(p.numel() for p in self._model.model.parameters()) < _SMALL:
+            torch.set_num_threads(1)
         self._ends = end_ids(model)
+        self._vocabulary = self._model.config.vocab_size
+        self._guides = Guides(model, self._vocabulary, self._ends)
         self._max_batch = int(args.get("max_batch_size") or 64)
         limit = getattr(self._model.config, "max_position_embeddings", None)
         self._max_len = int(args.get("max_seq_len") or limit or 2048)
-        self._inbox = queue.Queue()
-        self._iteration, self._pending = 0, 0
+        self._interval = max(1, int(args.get("stream_interval") or 1))
+        self._max_queue = int(args.get("max_queue_size") or 0)
         kv = args.get("kv_cache_config") or {}
-        self._block = int(kv.get("tokens_per_block") or _TOKENS_PER_BLOCK)
-        self._note([], 0)
+        block = int(kv.get("tokens_per_block") or _TOKENS_PER_BLOCK)
+        if kv.get("max_tokens"):
+            blocks = -(-int(kv["max_tokens"]) // block)
+        else:
+            blocks = self._max_batch * -(-self._max_len // block)
+        reuse = kv.get("enable_block_reuse")
+        pool = BlockPool(blocks, block, True if reuse is None else bool(reuse))
+        policy = (args.get("scheduler_config") or {}).get("capacity_scheduler_policy")
+        self._scheduler = Scheduler(
+            self._model, pool, self._max_batch, (policy or POLICIES[0]).lower(), self._note
+        )
+        self._inbox, self._numbers = queue.Queue(), itertools.count()
+        self._iteration, self._closed, self._gate = 0, False, threading.Lock()
+        self._note()
         self._thread = threading.Thread(target=self._loop, name="reference-runtime", daemon=True)
         self._thread.start()
 
     def stop(self):
-        self._inbox.put(None)
+        """Answer what has come in, then end; requests that come later are refused."""
+        with self._gate:  # so that no request comes in behind the last one that is read
+            self._closed = True
+            self._inbox.put(None)
         self._thread.join(timeout=30)
-
-    def stats(self):
-        """The state after the last step, and what has come in since.
-
-        There is no block pool here: each request has a cache of its own, counted in blocks. The
-        maximum is what `max_batch_size` requests of `max_seq_len` tokens would hold; nothing is
-        reused and no request is ever paused.
-        """
-        return dataclasses.replace(self._stats, waiting=self._pending + self._inbox.qsize())
 
     def submit(self, request, on_chunk):
         """Queue a request; `on_chunk` is called from the runtime's thread.
 
+        A callback that raises ends its own request only.
+
         Raises:
-            RequestError: empty prompt, too long, or a feature this runtime does not compute.
+            RequestError: a value out of range, a prompt that does not fit, a feature that this
+                runtime does not compute, a guide that does not compile, or a full queue.
         """
-        ids = request.prompt_ids
-        if ids is None:
-            ids = self._codec.encode(request.prompt)
-        if not ids:
-            raise RequestError("the prompt has no tokens")
-        vocabulary = self._model.config.vocab_size
-        if any(not 0 <= token < vocabulary for token in ids):
-            raise RequestError(f"input ids must lie in 0..{vocabulary - 1}")
-        if request.max_tokens < 1:
-            raise RequestError(f"max_tokens must be at least 1, got {request.max_tokens}")
-        if len(ids) + request.max_tokens > self._max_len:
+        validation.check_sampling(request)
+        validation.check_words(request, self._vocabulary)
+        ids = validation.prompt_ids(request, self._codec, self._vocabulary, self._max_len)
+        if request.n > self._max_batch:
+            raise RequestError(f"n {request.n} is above max_batch_size {self._max_batch}", "n")
+        pool = self._scheduler.pool
+        most = self._scheduler.most_blocks(len(ids), request.max_tokens, request.n)
+        if most > pool.size:
             raise RequestError(
-                f"prompt of {len(ids)} tokens + max_tokens {request.max_tokens} is above "
-                f"max_seq_len {self._max_len}"
+                f"max_tokens {request.max_tokens}: {request.n} x ({len(ids)} + "
+                f"{request.max_tokens}) tokens need {most} KV cache blocks, there are {pool.size}",
+                "max_tokens",
             )
-        for name, neutral in _NOT_COMPUTED.items():
-            if getattr(request, name) not in (None, neutral):
-                raise RequestError(f"the reference runtime does not compute {name}")
-        for name in ("temperature", "top_p"):
-            value = getattr(request, name)
-            if value is not None and not 0 <= value < float("inf"):
-                raise RequestError(f"{name} must be a number of at least 0, got {value}")
+        bad = validation.bad_sequences(request, self._codec)
+        matcher = None if request.guide is None else self._guides(request.guide)
         ends = self._ends if request.end_ids is None else list(request.end_ids)
-        running = _Running(request, ids, on_chunk, self._codec, self._model.new_cache(), ends)
-        self._inbox.put(running)
-        return Handle(running)
+        job = Job(
+            request, ids, ends, bad, matcher, on_chunk, self._codec, next(self._numbers),
+            self._interval,
+        )  # fmt: skip
+        with self._gate:
+            waiting = self._scheduler.waiting + self._inbox.qsize()
+            if self._max_queue and waiting >= self._max_queue:
+                raise RequestError(f"the queue is full: {waiting} requests wait")
+            if self._closed:
+                raise RequestError("the runtime is stopping")
+            self._inbox.put(job)
+        return Handle(job)
+
+    def stats(self):
+        """The state after the last step, and what has come in since."""
+        stats = self._stats
+        return dataclasses.replace(stats, waiting=stats.waiting + self._inbox.qsize())
+
+    def check(self):
+        """Assert that no block is lost; call it while nothing is submitted or running."""
+        self._scheduler.check()
 
     # ---- the loop
     def _loop(self):
-        running, waiting, open_ = [], collections.deque(), True
-        while open_ or running or waiting:
+        open_ = True
+        while open_ or not self._scheduler.idle:
             while True:
                 try:
-                    item = self._inbox.get(block=open_ and not running and not waiting)
+                    job = self._inbox.get(block=open_ and self._scheduler.idle)
                 except queue.Empty:
                     break
-                if item is None:
+                if job is None:
                     open_ = False
                     break
-                waiting.append(item)
-            while waiting and len(running) < self._max_batch:
-                running.append(waiting.popleft())
-            if running:
-                self._iteration += 1
-                self._note(running, len(waiting))
-            running = [item for item in running if not self._step_safely(item)]
-            self._note(running, len(waiting))
+                self._scheduler.add(job)
+            try:
+                self._scheduler.schedule()
+                if self._scheduler.running:
+                    self._iteration += 1
+                    self._note()
+                    self._scheduler.step()
+            except Exception as error:  # a defect of ours: nobody may wait for ever
+                traceback.print_exc()
+                self._scheduler.fail_all(f"reference runtime: {error}")
+            self._note()
 
-    def _note(self, running, waiting):
+    def _note(self):
         """Record the state for `stats`, which other threads call."""
-        new = [item for item in running if not item.made]
-        used = sum(-(-item.cache.get_seq_length() // self._block) for item in running)
-        most = self._max_batch * -(-self._max_len // self._block)
-        self._pending = waiting
+        scheduler, pool = self._scheduler, self._scheduler.pool
+        running = [sequence for job in scheduler.running for sequence in job.open]
+        new = [sequence for sequence in running if sequence.cache is None]
         self._stats = Stats(
             active=len(running),
             max_active=self._max_batch,
             scheduled=len(running),
             context=len(new),
             generation=len(running) - len(new),
-            paused=0,
-            context_tokens=sum(len(item.ids) for item in new),
+            waiting=scheduler.waiting,
+            paused=scheduler.paused,
+            context_tokens=sum(sequence.cached for sequence in new),
             micro_batch=0,
-            kv_max=most,
-            kv_free=most - used,
-            kv_used=used,
-            kv_tokens_per_block=self._block,
-            kv_reused=0,
+            kv_max=pool.size,
+            kv_free=pool.free,
+            kv_used=pool.used,
+            kv_tokens_per_block=pool.tokens_per_block,
+            kv_reused=pool.reused,
             iteration=self._iteration,
             timestamp_us=time.time_ns() // 1000,
         )
-
-    def _step_safely(self, item):
-        """True when the request has ended."""
-        try:
-            return self._step(item)
-        except Exception as error:
-            traceback.print_exc()
-            try:
-                item.on_chunk(Chunk([], "", "error", f"reference runtime: {error}"))
-            except Exception:
-                traceback.print_exc()
-            return True
-
-    def _step(self, item):
-        if item.cancelled.is_set():
-            item.on_chunk(Chunk([], "", "cancelled"))
-            return True
-        logits = self._model.logits(item.made[-1:] or item.ids, item.cache)[-1]
-        token = self._choose(item, logits)
-        item.logprob += float(torch.log_softmax(logits, -1)[token])
-        if token in item.ends:
-            return self._finish(item, "stop", None)
-        item.made.append(token)
-        item.unsent.append(token)
-        if item.stream is not None:
-            item.text += item.stream.push([token])
-            for word in item.request.stop:
-                at = item.text.find(word, max(0, item.sent - len(word)))
-                if at >= 0:
-                    item.text, item.stream = item.text[:at], None
-                    return self._finish(item, "stop", word)
-        for sequence in item.request.stop_token_sequences:
-            if sequence and item.made[-len(sequence) :] == list(sequence):
-                return self._finish(item, "stop", None)
-        if len(item.made) >= item.request.max_tokens:
-            return self._finish(item, "length", None)
-        if item.request.streaming:
-            self._emit(item)
-        return False
-
-    def _emit(self, item):
-        # Text that could still become a stop word is held back.
-        safe = len(item.text)
-        for word in item.request.stop:
-            for size in range(min(len(word) - 1, len(item.text)), 0, -1):
-                if item.text.endswith(word[:size]):
-                    safe = min(safe, len(item.text) - size)
-                    break
-        delta = item.text[item.sent : safe]
-        if delta or (item.unsent and not item.request.with_text):
-            item.sent = max(item.sent, safe)
-            item.on_chunk(Chunk(item.unsent, delta))
-            item.unsent = []
-
-    def _finish(self, item, reason, stop_reason):
-        if item.stream is not None:
-            item.text += item.stream.finish()
-        delta = item.text[item.sent :]
-        item.on_chunk(Chunk(item.unsent, delta, reason, stop_reason, item.logprob, len(item.ids)))
-        return True
-
-    @staticmethod
-    def _choose(item, logits):
-        if item.random is None:
-            return int(logits.argmax())
-        request = item.request
-        logits = logits / (request.temperature or 1.0)
-        if request.top_k:
-            kept = logits.topk(min(request.top_k, logits.numel())).values[-1]
-            logits = logits.masked_fill(logits < kept, float("-inf"))
-        probabilities = torch.softmax(logits, -1)
-        if request.top_p and request.top_p < 1:
-            ordered, order = probabilities.sort(descending=True)
-            drop = ordered.cumsum(-1) - ordered > request.top_p
-            probabilities = probabilities.clone()
-            probabilities[order[drop]] = 0
-        return int(torch.multinomial(probabilities, 1, generator=item.random))
