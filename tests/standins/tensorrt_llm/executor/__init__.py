@@ -1,0 +1,1 @@
+"""Home of `LoRARequest`."""
