@@ -35,12 +35,14 @@ class ExitCode(IntEnum):
 
 
 class LaneName(StrEnum):
-    """How a checkpoint becomes a server: two interchangeable ways."""
+    """How a checkpoint becomes a server: interchangeable ways."""
 
     ENGINE = "engine"
     """TensorRT-LLM <= 1.2: ``trtllm-build`` and the C++ ``tensorrtllm`` backend."""
     LLMAPI = "llmapi"
     """The LLM API (PyTorch) behind Triton's Python backend."""
+    VLLM = "vllm"
+    """vLLM behind Triton's vLLM backend, to compare with: same checkpoint, another runtime."""
 
 
 class WeightFormat(StrEnum):
@@ -143,6 +145,7 @@ class Topic(StrEnum):
     TOKENISATION = "tokenisation"
     TOKENIZER_PATH = "tokenizer-path"
     VERSIONS = "versions"
+    VLLM = "vllm"
 
 
 class RuntimeName(StrEnum):

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.checks.feature_examples import FEATURE_EXAMPLES
+from tests.checks.vllm_examples import VLLM_EXAMPLES
+
 L4 = {"sku": "l4", "lane": "llmapi", "stack": "26.07"}
 H100 = {"sku": "h100-sxm", "lane": "engine", "stack": "26.07"}
 Changes = dict[str, Any]
@@ -64,4 +67,6 @@ SPEC_EXAMPLES: list[tuple[str, Changes, Changes]] = [
     ("engine-lane-is-frozen", on(H100), on(L4)),
     ("fp8-engine-without-paged-fmha", on(H100, sku="b200-sxm"), on(H100)),
     ("fp8-kv-with-qkv-bias", {"model_type": "qwen2"}, {"model_type": "qwen3"}),
+    *FEATURE_EXAMPLES,
+    *VLLM_EXAMPLES,
 ]  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from engineroom.catalog import Catalog
+from engineroom.checks.contract_values import misfit
 from engineroom.checks.evidence.build_flags import command_problems
 from engineroom.checks.evidence.llm_args import DEPRECATED, argument_problems
 from engineroom.errors import FindingsError, UsageError
@@ -40,7 +41,8 @@ def outcome(
 ) -> tuple[str, Any]:
     """(`emitted`, steps and documents) or (`refused`, findings), checked against each other."""
     target = {
-        "sku": sku, "lane": lane, "stack": {"trtllm": version, "image": "example/image:1"},
+        "sku": sku, "lane": lane,
+        "stack": {"vllm" if lane == "vllm" else "trtllm": version, "image": "example/image:1"},
         "limits": {"max_batch_size": 8},
     }  # fmt: skip
     precision: dict[str, Any] = {"weights": weights, "kv_cache": kv}
@@ -63,6 +65,15 @@ def outcome(
 
 def contract_problems(version: str, plan: dict[str, Any]) -> list[str]:
     """Unknown, removed and mistyped keys of everything that one target emits."""
+    document = plan["documents"].get("engine_args.yaml")
+    if document is not None:
+        known = CATALOG.vllm_contract(version)
+        assert known is not None
+        return [
+            name
+            for name, value in document.items()
+            if name not in known.engine_args or misfit(known.engine_args[name], value)
+        ]
     contract = CATALOG.contract(version)
     assert contract is not None
     found = []
@@ -82,12 +93,16 @@ def contract_problems(version: str, plan: dict[str, Any]) -> list[str]:
     return found
 
 
-def run(folder: Path, skus: list[str], kv_formats: list[str]) -> Counter[str]:
+def run(
+    folder: Path, skus: list[str], kv_formats: list[str], vllm: tuple[str, ...] = ("0.24.0",)
+) -> Counter[str]:
     tally: Counter[str] = Counter()
-    lanes = [str(lane) for lane in LaneName]
-    for sku, weights, kv, lane, version in itertools.product(
-        skus, FORMATS, kv_formats, lanes, VERSIONS
-    ):
+    lanes = [
+        (str(lane), version)
+        for lane in LaneName
+        for version in (vllm if lane is LaneName.VLLM else VERSIONS)
+    ]
+    for sku, weights, kv, (lane, version) in itertools.product(skus, FORMATS, kv_formats, lanes):
         where = f"{sku} {weights} kv {kv} {lane} {version}"
         kind, answer = outcome(folder, sku, weights, kv, lane, version)
         tally[kind] += 1
@@ -109,14 +124,15 @@ def test_emitted_or_refused(tmp_path: Path) -> None:
     tally = run(tmp_path, [skus[0], "h100-sxm", "b200-sxm"], ["auto", "fp8", "int8"])
     assert tally["emitted"] > 50
     assert tally["refused"] > 200
-    assert min(tally["engine"], tally["llmapi"]) > 5
+    assert min(tally["engine"], tally["llmapi"], tally["vllm"]) > 5
 
 
 @pytest.mark.full
 def test_the_whole_catalog(tmp_path: Path) -> None:
-    tally = run(tmp_path, sorted(CATALOG.skus), KV)
-    print(f"\n{len(CATALOG.skus)} SKUs x {len(FORMATS)} formats x {len(KV)} KV x 2 lanes x "
-          f"{len(VERSIONS)} versions: {tally['emitted']} emitted, {tally['refused']} refused")  # fmt: skip
+    tally = run(tmp_path, sorted(CATALOG.skus), KV, CATALOG.vllm_versions)
+    print(f"\n{len(CATALOG.skus)} SKUs x {len(FORMATS)} formats x {len(KV)} KV x (2 lanes x "
+          f"{len(VERSIONS)} versions + {len(CATALOG.vllm_versions)} of vLLM): "
+          f"{tally['emitted']} emitted, {tally['refused']} refused")  # fmt: skip
     assert tally["emitted"] > 1000
 
 

@@ -3,5 +3,6 @@
 from engineroom.catalog.contract import Contract
 from engineroom.catalog.load import Catalog
 from engineroom.catalog.models import KvRecipe, WeightRecipe
+from engineroom.catalog.vllm_contract import VllmContract
 
-__all__ = ["Catalog", "Contract", "KvRecipe", "WeightRecipe"]
+__all__ = ["Catalog", "Contract", "KvRecipe", "VllmContract", "WeightRecipe"]

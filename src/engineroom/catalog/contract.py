@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from engineroom.errors import CatalogError, Where
+from engineroom.names import LaneName
 
 _MODELS = {
     "inflight_batcher_llm": ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble"),
@@ -71,6 +72,12 @@ class Contract:
     @property
     def has_llmapi_lane(self) -> bool:
         return bool(self.data["triton"]["families"].get("llmapi"))
+
+    def has_lane(self, lane: LaneName) -> bool:
+        """Whether this version has what the lane renders for."""
+        if lane is LaneName.ENGINE:
+            return self.has_engine_lane
+        return lane is LaneName.LLMAPI and self.has_llmapi_lane
 
     @property
     def _build(self) -> Mapping[str, Any]:

@@ -14,12 +14,13 @@ from engineroom.catalog import models, resources
 from engineroom.catalog.contract import Contract
 from engineroom.catalog.contract_schema import first_problem
 from engineroom.catalog.files import read_json
-from engineroom.catalog.support import SupportTables, in_range
+from engineroom.catalog.support import in_range
+from engineroom.catalog.vllm_contract import VllmContracts
 from engineroom.errors import CatalogError, UsageError, Where
-from engineroom.names import KvCacheFormat
+from engineroom.names import KvCacheFormat, LaneName
 from engineroom.spec import yaml_lines
 from engineroom.spec.model import StackRef
-from engineroom.types import GpuSku, StackRelease
+from engineroom.types import GpuSku, StackRelease, VllmRelease
 
 __all__ = ["Catalog", "in_range"]
 
@@ -29,7 +30,7 @@ _PRODUCT = re.compile(r"(.+?)(?:-MIG-(?:INVALID|[0-9a-z.]+(?:-me[a-z.]*)?))?(?:-
 internal/lm/resource.go and mig-strategy.go @ 1b826acc)."""
 
 
-class Catalog(SupportTables):
+class Catalog(VllmContracts):
     """All facts, shipped and overlaid: look-ups that answer with the nearest name when they miss."""
 
     # ---- SKUs and stacks
@@ -115,13 +116,15 @@ class Catalog(SupportTables):
 
     def _stack(self, name: str) -> StackRelease:
         row = self._member(f"{name}.yaml", self._stack_files[name], models.StackFile)
+        vllm = row.vllm
         return StackRelease(
             **row.model_dump(
                 include={
                     "id", "image", "tensorrt_llm", "tensorrt", "torch", "cuda", "python",
                     "toolkit_driver", "min_driver", "require_cuda", "source", "confidence", "note",
                 }
-            )
+            ),
+            vllm=VllmRelease(**vllm.model_dump(exclude={"image_size_gb", "verified_on"})) if vllm else None,
         )  # fmt: skip
 
     def known_stack(self, name: str) -> StackRelease | None:
@@ -143,18 +146,52 @@ class Catalog(SupportTables):
                 hint=_nearest(ref, list(self._stack_files), "deploy/stacks/")
                 + "; or write {trtllm: VERSION, image: REF}",
             )
+        given = ref.vllm or ref.trtllm or ""
         try:
-            version = str(Version(ref.trtllm.strip()))  # v1.2.1 and 1.2.1 are one version
+            version = str(Version(given.strip()))  # v1.2.1 and 1.2.1 are one version
         except InvalidVersion:
             raise UsageError(
-                f"`{ref.trtllm}` is not a version", where=where, hint="write e.g. 1.2.1"
+                f"`{given}` is not a version", where=where, hint="write e.g. 1.2.1"
             ) from None
+        if ref.vllm:
+            release = VllmRelease(version, ref.image, source=("the spec",))
+            return StackRelease(f"vllm-{version}", None, "", vllm=release)
         return StackRelease(
             id=f"trtllm-{version}",
             image=ref.image,
             tensorrt_llm=version,
             source=("the spec",),
         )
+
+    def lane_stack(
+        self, ref: StackRef | str, lane: LaneName, where: Where | None = None
+    ) -> StackRelease:
+        """A stack as one lane runs on it: the vLLM lane has a container of its own.
+
+        Raises:
+            UsageError: an unknown release, or one that does not have the lane's runtime.
+        """
+        stack = self.stack(ref, where)
+        if lane is LaneName.VLLM:
+            own = stack.of_vllm()
+            if own is None:
+                raise UsageError(
+                    f"stack {stack.id} has no vLLM container, which the vllm lane runs on",
+                    where=where,
+                    hint="use a Triton release such as 26.07, or {vllm: VERSION, image: REF}",
+                )
+            return own
+        if not stack.tensorrt_llm:
+            raise UsageError(
+                f"stack {stack.id} names a vLLM version, and the {lane} lane runs on TensorRT-LLM",
+                where=where,
+                hint="set lane: vllm, or name a Triton release or {trtllm: VERSION, image: REF}",
+            )
+        return stack
+
+    def lane_contract(self, lane: LaneName, version: str) -> Contract | None:
+        """What exactly this version of the lane's runtime accepts, or None: then nothing is known."""
+        return self.vllm_contract(version) if lane is LaneName.VLLM else self.contract(version)
 
     # ---- contracts
     @cached_property

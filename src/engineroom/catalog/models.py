@@ -101,8 +101,25 @@ class SkuFile(Row):
     max_gpus_per_node: Annotated[int, Field(gt=0)] = 8
 
 
+class VllmContainer(Row):
+    """The vllm-python-py3 container of a release; `build` is the version it reports."""
+
+    image: str
+    version: PepVersion
+    build: PepVersion | None = None
+    cuda: VersionText | None
+    python: VersionText | None
+    toolkit_driver: Driver | None
+    min_driver: Driver | None
+    image_size_gb: float | None = None
+    source: Sources
+    verified_on: Day
+    confidence: Confidence
+    note: str | None = None
+
+
 class StackFile(Row):
-    """`deploy/stacks/<release>.yaml`: one Triton trtllm container."""
+    """`deploy/stacks/<release>.yaml`: the Triton containers of one release."""
 
     schema_version: Literal[1]
     id: VersionText
@@ -120,6 +137,7 @@ class StackFile(Row):
     verified_on: Day
     confidence: Confidence
     note: str | None = None
+    vllm: VllmContainer | None = None
 
 
 class GroupSize(Row):

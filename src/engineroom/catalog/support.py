@@ -98,7 +98,7 @@ class SupportTables(CatalogFiles):
         Args:
             axis: ``weights`` or ``kv_cache``.
         """
-        for row in self.precision.architectures:
+        for row in () if lane is LaneName.VLLM else self.precision.architectures:
             if row.compute_capability == compute_capability and not in_range(version, row.versions):
                 return SupportCell(
                     lane, row.versions, axis, fmt, compute_capability, Support.NO, row.source,

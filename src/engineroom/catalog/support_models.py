@@ -13,7 +13,7 @@ from engineroom.names import Support
 
 ComputeCapability = Annotated[VersionText, Field(pattern=r"^\d{1,2}\.\d$")]
 Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$")]
-Lane = Literal["engine", "llmapi"]
+Lane = Literal["engine", "llmapi", "vllm"]
 Scalar = bool | int | float | str | None
 _CELL = re.compile(r"\d{1,2}\.\d")
 
@@ -83,7 +83,10 @@ class PrecisionTable(Sourced):
 
 
 class ArchitectureRow(Sourced):
-    """A compute capability that TensorRT-LLM knows only in a range of versions, in any format."""
+    """A compute capability that TensorRT-LLM knows only in a range of versions, in any format.
+
+    Versions are TensorRT-LLM's, so the rows say nothing about the vLLM lane.
+    """
 
     compute_capability: ComputeCapability
     name: str

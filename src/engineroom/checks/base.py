@@ -6,11 +6,10 @@ What can be said without a spec is a rule over evidence (:mod:`engineroom.checks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from engineroom.catalog import Catalog, Contract
-from engineroom.names import LaneName
 from engineroom.spec import DeploymentSpec, Target
 from engineroom.types import Finding, GpuSku, ModelShape, StackRelease
 
@@ -28,10 +27,29 @@ class SpecPlace:
 
 
 @dataclass(frozen=True)
+class AdapterFacts:
+    """What `adapter_config.json` of a LoRA adapter says.
+
+    Attributes:
+        rank: the largest rank of its modules; None when it states none.
+        target_modules: Hugging Face's names.
+        kind: ``LORA``, or another type of PEFT.
+        dora: whether it has DoRA's magnitudes.
+    """
+
+    rank: int | None
+    target_modules: tuple[str, ...]
+    kind: str | None = None
+    dora: bool = False
+
+
+@dataclass(frozen=True)
 class TargetContext:
     """Everything known about one target.
 
     Attributes:
+        adapters: by name, those of `serving.features.lora` that are on this machine.
+        tokenizer_json: whether the tokenizer's folder has a tokenizer.json; None when it was not looked at.
         contract: None when no contract of the stack's TensorRT-LLM version is in the catalog.
         model: None when the model's config.json could not be read.
     """
@@ -44,14 +62,15 @@ class TargetContext:
     contract: Contract | None
     model: ModelShape | None
     catalog: Catalog
+    adapters: Mapping[str, AdapterFacts] = field(default_factory=dict)
+    tokenizer_json: bool | None = None
 
     @property
     def lane_in_contract(self) -> bool:
         """Whether the contract, when there is one, has this target's lane."""
         if self.contract is None:
             return False
-        engine = self.target.lane is LaneName.ENGINE
-        return self.contract.has_engine_lane if engine else self.contract.has_llmapi_lane
+        return self.contract.has_lane(self.target.lane)
 
     @property
     def target_id(self) -> str | None:

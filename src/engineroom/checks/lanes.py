@@ -1,4 +1,4 @@
-"""Does the lane exist in this TensorRT-LLM version, and do we know the version at all?"""
+"""Does the lane exist in this version of its runtime, and do we know the version at all?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from engineroom.catalog.load import in_range
 from engineroom.checks.base import TargetContext
 from engineroom.checks.codes import declare
-from engineroom.names import Severity, Support, Topic
+from engineroom.names import LaneName, Severity, Support, Topic
 from engineroom.types import Finding
 
 _RELEASES = "triton-inference-server/server docs/introduction/compatibility.md"
@@ -22,6 +22,13 @@ VERSION = declare(
     says="what the TensorRT-LLM version accepts is known",
     why="without a contract nothing is written for it: flags, arguments and models differ by version",
     source="NVIDIA/TensorRT-LLM release notes (arguments are added, renamed and removed in each release)",
+)  # fmt: skip
+VLLM_VERSION = declare(
+    "unknown-vllm-version", Topic.VLLM, Severity.WARN,
+    says="what the vLLM version accepts is known",
+    why="an unknown key in model.json is a TypeError at load, and arguments come and go with versions",
+    source="vllm-project/vllm vllm/engine/arg_utils.py of the version; triton-inference-server/"
+    "vllm_backend src/model.py (AsyncEngineArgs(**model.json))",
 )  # fmt: skip
 DOUBTFUL = declare(
     "doubtful-stack", Topic.SPEC, Severity.WARN,
@@ -39,7 +46,7 @@ IMAGE = declare(
 
 def lane_exists(c: TargetContext) -> Iterator[Finding]:
     """The contract decides; without one, the table of version lines does."""
-    version, lane = c.stack.tensorrt_llm, c.target.lane
+    version, lane = c.stack.runtime_version, c.target.lane
     row = next(
         (r for r in c.catalog.lanes.lanes if r.lane == lane and in_range(version, r.versions)), None
     )
@@ -49,7 +56,7 @@ def lane_exists(c: TargetContext) -> Iterator[Finding]:
         return  # unknown_version speaks about a version without a contract
     yield LANE.found(
         c, "@.lane",
-        f"the {lane} lane does not exist in TensorRT-LLM {version}"
+        f"the {lane} lane does not exist in {c.stack.runtime_name} {version}"
         + (f": {row.reason}" if row is not None and gone else ""),
         row.fix if row is not None and gone else "choose another lane or stack",
         source=("; ".join(row.source) if row else None),
@@ -66,6 +73,15 @@ def unknown_version(c: TargetContext) -> Iterator[Finding]:
                 f"the {c.target.lane} lane exists there is unknown, and render will refuse",
                 "capture it again with `engineroom matrix capture --all-models DIR`",
             )  # fmt: skip
+        return
+    if c.target.lane is LaneName.VLLM:
+        yield VLLM_VERSION.found(
+            c, "@.stack",
+            f"no contract of vLLM {c.stack.runtime_version} (stack {c.stack.id}): its engine arguments "
+            "are unknown, so build and render will refuse",
+            f"use a stack with a known version ({', '.join(c.catalog.vllm_versions)}), or put a contract "
+            "into deploy/contracts/vllm/ of a --catalog overlay",
+        )  # fmt: skip
         return
     known = ", ".join(c.catalog.contract_versions)
     yield VERSION.found(

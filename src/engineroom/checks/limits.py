@@ -110,6 +110,8 @@ def workload_fits(c: TargetContext) -> Iterator[Finding]:
 
 
 def beams(c: TargetContext) -> Iterator[Finding]:
+    if c.target.lane is LaneName.VLLM:
+        return  # no beams at all: checks/vllm.py
     if c.target.limits.max_beam_width > 1 and c.spec.serving.streaming:
         yield BEAMS.found(
             c,
@@ -120,6 +122,8 @@ def beams(c: TargetContext) -> Iterator[Finding]:
 
 
 def fraction_is_of_free(c: TargetContext) -> Iterator[Finding]:
+    if c.target.lane is LaneName.VLLM:
+        return  # another share, of another whole: checks/vllm.py
     fraction = c.spec.serving.kv_cache_free_gpu_mem_fraction
     if fraction >= 0.95:
         yield FRACTION.found(
@@ -141,11 +145,16 @@ def fraction_is_of_free(c: TargetContext) -> Iterator[Finding]:
 
 def attention_backend_lane(c: TargetContext) -> Iterator[Finding]:
     chosen = c.spec.serving.attention_backend
-    if c.target.lane is LaneName.ENGINE and chosen != "auto":
+    if c.target.lane is not LaneName.LLMAPI and chosen != "auto":
+        why = (
+            "the build decides the attention kernels"
+            if c.target.lane is LaneName.ENGINE
+            else "the name is one of TensorRT-LLM's, and vLLM chooses for itself"
+        )
         yield ATTENTION.found(
             c,
             "serving.attention_backend",
-            f"`{chosen}` has no effect on the engine lane: the build decides the attention kernels",
+            f"`{chosen}` has no effect on the {c.target.lane} lane: {why}",
             "set attention_backend: auto, or use lane: llmapi",
         )
 

@@ -2,11 +2,37 @@
 
 from __future__ import annotations
 
-from engineroom.checks import drivers, lanes, limits, model, parallel, precision, shapes
+from engineroom.checks import (
+    drivers,
+    features,
+    features_lora,
+    features_speculative,
+    lanes,
+    limits,
+    model,
+    parallel,
+    placement,
+    precision,
+    shapes,
+    vllm,
+)
 from engineroom.checks.base import Rule, TargetContext
 from engineroom.types import Finding
 
-TOPICS = (lanes, precision, drivers, model, parallel, shapes, limits)
+TOPICS = (
+    lanes,
+    precision,
+    drivers,
+    model,
+    parallel,
+    shapes,
+    limits,
+    features,
+    features_lora,
+    features_speculative,
+    placement,
+    vllm,
+)
 
 
 def all_rules() -> tuple[Rule, ...]:

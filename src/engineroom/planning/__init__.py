@@ -2,10 +2,26 @@
 
 from engineroom.planning.capacity import (
     RESERVE_MIB,
+    VLLM_MEMORY_SHARE,
+    VLLM_RESERVE_MIB,
+    VLLM_TOKENS_PER_BLOCK,
     WeightBytes,
     capacity_of,
     profile_plans,
+    target_capacity,
     weight_bytes,
+    whole_blocks,
 )
 
-__all__ = ["RESERVE_MIB", "WeightBytes", "capacity_of", "profile_plans", "weight_bytes"]
+__all__ = [
+    "RESERVE_MIB",
+    "VLLM_MEMORY_SHARE",
+    "VLLM_RESERVE_MIB",
+    "VLLM_TOKENS_PER_BLOCK",
+    "WeightBytes",
+    "capacity_of",
+    "profile_plans",
+    "target_capacity",
+    "weight_bytes",
+    "whole_blocks",
+]

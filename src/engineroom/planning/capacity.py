@@ -6,8 +6,10 @@ Formulas, all from the shapes in `config.json`:
   measured server: Llama-3.1-8B has 131,072 bytes in 16 bit and 65,536 in FP8
   (docs/measurements/plan.md).
 * Quantized weights = elements x bits / 8 + scales; embeddings, head and norms stay in 16 bit.
-* KV pool = (memory - weights - reserve) x `kv_cache_free_gpu_mem_fraction`: a share of what is free
-  after load, never of the total.
+* KV pool of TensorRT-LLM = (memory - weights - reserve) x `kv_cache_free_gpu_mem_fraction`: a share of
+  what is free after load, never of the total.
+* KV pool of vLLM = memory x `gpu_memory_utilization` - weights - reserve: a share of the total, weights
+  included (vllm/v1/worker/utils.py, request_memory; gpu_worker.py, determine_available_memory).
 """
 
 from __future__ import annotations
@@ -18,14 +20,21 @@ from math import ceil, prod
 
 from engineroom.catalog import WeightRecipe
 from engineroom.names import BITS_PER_ELEMENT, KvCacheFormat
-from engineroom.spec.model import Profile
-from engineroom.types import Capacity, GpuSku, ModelShape, ProfilePlan
+from engineroom.spec.model import DeploymentSpec, Profile, Target
+from engineroom.types import Capacity, GpuSku, ModelShape, ProfilePlan, StackRelease
 
 MIB = 1024 * 1024
 TOKENS_PER_BLOCK = 32
 """TensorRT-LLM's default KV block (contract: `--tokens_per_block`, `KvCacheConfig`)."""
 RESERVE_MIB = 2048
 """Assumed for CUDA context, activations and graphs of one rank; not a measurement."""
+VLLM_TOKENS_PER_BLOCK = 16
+"""vLLM's default block on CUDA (vllm/config/cache.py, DEFAULT_BLOCK_SIZE)."""
+VLLM_MEMORY_SHARE = 0.90
+"""What the vllm lane writes where the spec names no `gpu_memory_utilization`."""
+VLLM_RESERVE_MIB = 3164
+"""What vLLM took beside weights and KV cache, CUDA graphs included: 3.09 GiB in two runs of version
+0.21.0 on an H200 with an 8B Llama in bf16 and FP8 (total x 0.90 - weights - KV cache)."""
 HIGH_PRECISION_BYTES = 2
 
 
@@ -127,6 +136,44 @@ def kv_bits(kv_cache: KvCacheFormat) -> int:
     return 16 if kv_cache is KvCacheFormat.AUTO else BITS_PER_ELEMENT[kv_cache]
 
 
+def whole_blocks(pool: int, per_token: int, tokens_per_block: int) -> int:
+    """Tokens of the whole blocks that `pool` bytes hold."""
+    return pool // (per_token * tokens_per_block) * tokens_per_block
+
+
+def target_capacity(
+    model: ModelShape,
+    weights: WeightBytes,
+    spec: DeploymentSpec,
+    target: Target,
+    sku: GpuSku,
+    stack: StackRelease,
+) -> tuple[Capacity, str]:
+    """Memory of one GPU of a target by the rule of its runtime, and what was assumed."""
+    serving = spec.serving
+    if stack.runtime_name == "vLLM":
+        share = serving.gpu_memory_utilization
+        capacity = capacity_of(
+            model, weights, spec.precision.kv_cache, sku,
+            tp=target.tensor_parallel, pp=target.pipeline_parallel,
+            fraction=VLLM_MEMORY_SHARE if share is None else share,
+            of_total=True, reserve_mib=VLLM_RESERVE_MIB,
+            tokens_per_block=serving.vllm.block_size or VLLM_TOKENS_PER_BLOCK,
+        )  # fmt: skip
+        return capacity, (
+            f"{VLLM_RESERVE_MIB} MiB beside weights and KV cache, as vLLM 0.21.0 took on one H200 with "
+            "an 8B model; it grows with max_num_batched_tokens and the vocabulary"
+        )
+    capacity = capacity_of(
+        model, weights, spec.precision.kv_cache, sku,
+        tp=target.tensor_parallel, pp=target.pipeline_parallel,
+        fraction=serving.kv_cache_free_gpu_mem_fraction,
+    )  # fmt: skip
+    return capacity, (
+        f"{RESERVE_MIB} MiB assumed for CUDA context, activations and graphs; not measured"
+    )
+
+
 def capacity_of(
     model: ModelShape,
     weights: WeightBytes,
@@ -136,22 +183,29 @@ def capacity_of(
     tp: int,
     pp: int,
     fraction: float,
+    of_total: bool = False,
+    reserve_mib: int = RESERVE_MIB,
     tokens_per_block: int = TOKENS_PER_BLOCK,
 ) -> Capacity:
-    """Memory of one GPU in bytes, and the KV tokens (whole blocks) that it holds."""
+    """Memory of one GPU in bytes, and the KV tokens (whole blocks) that it holds.
+
+    Args:
+        fraction: of what is free after load; with `of_total`, of all memory, weights included.
+    """
     per_token = kv_bytes_per_token(model, kv_bits(kv_cache), tp, pp)
     on_rank = rank_weight_bytes(weights, model.num_hidden_layers, tp, pp)
-    free = max(0, sku.memory_mib * MIB - on_rank - RESERVE_MIB * MIB)
-    pool = int(free * fraction)
+    reserve, total = reserve_mib * MIB, sku.memory_mib * MIB
+    free = max(0, total - on_rank - reserve)
+    pool = max(0, ceil(total * fraction) - on_rank - reserve) if of_total else int(free * fraction)
     return Capacity(
         memory_mib=sku.memory_mib,
         weight_bytes=on_rank,
         weight_bytes_high_precision=ceil(weights.high_precision / (tp * pp)),
-        reserve_bytes=RESERVE_MIB * MIB,
+        reserve_bytes=reserve,
         free_bytes=free,
         kv_bytes_per_token=per_token,
         kv_pool_bytes=pool,
-        kv_tokens=pool // (per_token * tokens_per_block) * tokens_per_block,
+        kv_tokens=whole_blocks(pool, per_token, tokens_per_block),
         tokens_per_block=tokens_per_block,
     )
 

@@ -27,6 +27,7 @@ class Cell:
 
     Attributes:
         stack: a Triton release, or ``trtllm-VERSION`` for a version without one.
+        runtime: what the lane runs on, with its version; `tensorrt_llm` is empty for vLLM.
         axis: ``weights`` or ``kv_cache``.
         skus: catalog ids that have this compute capability (or were asked for); data-centre GPUs first.
         reason: why, where the source says more than the verdict; else None.
@@ -35,6 +36,7 @@ class Cell:
     lane: LaneName
     stack: str
     tensorrt_llm: str
+    runtime: str
     axis: str
     format: str
     compute_capability: str
@@ -49,7 +51,8 @@ class Cell:
         return {
             "lane": str(self.lane),
             "stack": self.stack,
-            "tensorrt_llm": self.tensorrt_llm,
+            "tensorrt_llm": self.tensorrt_llm or None,
+            "runtime": self.runtime,
             "axis": self.axis,
             "format": self.format,
             "compute_capability": self.compute_capability,
@@ -95,11 +98,12 @@ def support_matrix(catalog: Catalog, query: Query) -> list[Cell]:
     chosen = _chosen_stack(catalog, query)
     cells: list[Cell] = []
     for lane in [query.lane] if query.lane else [LaneName.LLMAPI, LaneName.ENGINE]:
-        stack = chosen or _newest(catalog, lane)
-        exists, reason, source = lane_support(catalog, lane, stack.tensorrt_llm)
+        stack = _as_lane(chosen, lane) if chosen else _newest(catalog, lane)
+        version = stack.runtime_version
+        exists, reason, source = lane_support(catalog, lane, version)
         for axis, fmt in formats:
             for capability, skus in columns:
-                fact = catalog.precision_cell(lane, stack.tensorrt_llm, axis, fmt, capability)
+                fact = catalog.precision_cell(lane, version, axis, fmt, capability)
                 # A format that a table lists is no yes for a lane that nobody is sure of.
                 doubt = exists is Support.UNKNOWN and fact.support is Support.YES
                 gone = exists is Support.NO or doubt
@@ -108,6 +112,7 @@ def support_matrix(catalog: Catalog, query: Query) -> list[Cell]:
                         lane=lane,
                         stack=stack.id,
                         tensorrt_llm=stack.tensorrt_llm,
+                        runtime=f"{stack.runtime_name} {version}",
                         axis=axis,
                         format=fmt,
                         compute_capability=capability,
@@ -127,12 +132,9 @@ def lane_support(catalog: Catalog, lane: LaneName, version: str) -> tuple[Suppor
     row = next(
         (r for r in catalog.lanes.lanes if r.lane == lane and in_range(version, r.versions)), None
     )
-    contract = catalog.contract(version)
+    contract = catalog.lane_contract(lane, version)
     if contract is not None and contract.knows_families:
-        has = {
-            LaneName.ENGINE: contract.has_engine_lane,
-            LaneName.LLMAPI: contract.has_llmapi_lane,
-        }[lane]
+        has = contract.has_lane(lane)
         verdict = Support.YES if has else Support.NO
         if row is None or row.support is not verdict:
             what = "lists" if has else "does not list"
@@ -156,10 +158,30 @@ def _joined(source: str | tuple[str, ...]) -> str:
 
 def _newest(catalog: Catalog, lane: LaneName) -> StackRelease:
     stacks = sorted(catalog.stacks.values(), key=_release, reverse=True)
+    if lane is LaneName.VLLM:
+        stacks = [own for stack in stacks if (own := stack.of_vllm()) is not None] or stacks
     for stack in stacks:
-        if lane_support(catalog, lane, stack.tensorrt_llm)[0] is Support.YES:
+        if lane_support(catalog, lane, stack.runtime_version)[0] is Support.YES:
             return stack
     return stacks[0]
+
+
+def _as_lane(stack: StackRelease, lane: LaneName) -> StackRelease:
+    """The chosen stack with the lane's own container.
+
+    Raises:
+        UsageError: a stack without one.
+    """
+    if lane is not LaneName.VLLM:
+        return stack
+    own = stack.of_vllm()
+    if own is None:
+        raise UsageError(
+            f"stack {stack.id} has no vLLM container",
+            where=Where(key="--lane"),
+            hint="name a Triton release with --stack",
+        )
+    return own
 
 
 def _release(stack: StackRelease) -> Version:

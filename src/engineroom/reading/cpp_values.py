@@ -95,6 +95,10 @@ def device_sets(text: str) -> list[list[int]] | None:
     return sets
 
 
+TREE = re.compile(r"\s*\{[0-9,\s]+\}(?:\s*,\s*\{[0-9,\s]+\})*\s*")
+"""What `csvStrToVecVecInt` reads as a tree of choices: ``{0}, {0, 0}, {1}``."""
+
+
 _YES = {"true", "1", "yes", "y", "on", "t", "enable", "enabled"}
 _NO = {"false", "0", "no", "n", "off", "f", "disable", "disabled"}
 

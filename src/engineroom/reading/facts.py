@@ -6,7 +6,7 @@ capabilities and labels are strings.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -159,6 +159,14 @@ class Request(Fact):
     lora_task_id: Id | None = None
     lora_weights: SentTensor | None = None
     lora_config: SentTensor | None = None
+
+
+class RequestBody(Fact):
+    """The JSON object of one generate call, as it is sent."""
+
+    model: Text | None = None
+    endpoint: Text | None = None
+    body: Annotated[dict[str, Any], Field(max_length=1000)]
 
 
 class Stream(Fact):

@@ -199,5 +199,17 @@ class TextFile(Excerpt):
     text: Text
 
 
+class VllmModel(Excerpt):
+    """A `model.json` of Triton's vLLM backend, and the instances of its `config.pbtxt`.
+
+    `own_gpu`: placed by KIND_GPU, where each instance sees one GPU.
+    """
+
+    path: Text
+    args: Annotated[dict[str, Any], Field(max_length=10_000)]
+    instances: Size = 1
+    own_gpu: bool = False
+
+
 LlmArgs = Annotated[dict[str, Any], Field(max_length=10_000)]
 """LLM API arguments: judged against the contract of a version, so kept as they are."""

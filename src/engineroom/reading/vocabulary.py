@@ -59,10 +59,12 @@ class Evidence(Fact):
     fill_values: dict[str, str | int | bool] | None = None
     model_repository: tuple[Text, ...] | None = None
     model_yaml: files.LlmArgs | None = None
+    vllm_models: tuple[files.VllmModel, ...] | None = None
     # serving
     launch: facts.Launch | None = None
     pod: facts.Pod | None = None
     requests: tuple[facts.Request, ...] | None = None
+    request_bodies: tuple[facts.RequestBody, ...] | None = None
     stream: facts.Stream | None = None
     load: facts.Load | None = None
     # Kubernetes

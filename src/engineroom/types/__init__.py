@@ -5,7 +5,7 @@ from engineroom.types.finding import Figure, Finding
 from engineroom.types.model import ModelShape
 from engineroom.types.plan import Capacity, ProfilePlan, TargetPlan
 from engineroom.types.sku import GpuSku
-from engineroom.types.stack import StackRelease
+from engineroom.types.stack import StackRelease, VllmRelease
 from engineroom.types.step import RenderedFile, Step
 
 __all__ = [
@@ -20,4 +20,5 @@ __all__ = [
     "StackRelease",
     "Step",
     "TargetPlan",
+    "VllmRelease",
 ]

@@ -15,7 +15,8 @@ class Capacity:
         weight_bytes_high_precision: the part of it left in 16 bit (embeddings, head, norms).
         reserve_bytes: assumed for CUDA context, activations and graphs; not measured.
         kv_bytes_per_token: both K and V, all layers of one rank.
-        kv_pool_bytes: free after load x ``kv_cache_free_gpu_mem_fraction``.
+        kv_pool_bytes: free after load x ``kv_cache_free_gpu_mem_fraction``; on the vllm lane, total x
+            ``gpu_memory_utilization`` - weights - reserve.
         kv_tokens: tokens in whole blocks that the pool holds.
     """
 

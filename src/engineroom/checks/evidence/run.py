@@ -27,6 +27,7 @@ from engineroom.checks.evidence import (
     text_stream,
     triton,
     versions,
+    vllm_models,
 )
 from engineroom.checks.evidence.context import Context, TopicRule
 from engineroom.names import Topic
@@ -54,6 +55,7 @@ MODULES: tuple[Any, ...] = (
     text_stream,
     stop_words,
     kubernetes,
+    vllm_models,
 )
 
 

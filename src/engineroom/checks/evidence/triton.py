@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from engineroom.checks.evidence import (
     disaggregated,
+    request_names,
     triton_batching,
     triton_fallback,
     triton_kv,
@@ -35,6 +36,7 @@ RULES = (
     *triton_log.RULES,
     *triton_kv.RULES,
     *triton_requests.RULES,
+    *request_names.RULES,
     *triton_sequence.RULES,
     *disaggregated.RULES,
 )

@@ -13,7 +13,7 @@ from engineroom.reading import cpp_values as cpp
 from engineroom.reading.pbtxt import Scalar
 
 READS, IGNORES, CHANGES, REFUSES = "reads", "ignores", "changes", "refuses"
-_TREE = re.compile(r"\s*\{[0-9,\s]+\}(?:\s*,\s*\{[0-9,\s]+\})*\s*")
+_TREE = cpp.TREE
 _OLD_WORDS = {"guaranteed_completion": "guaranteed_no_evict"}
 """Policy names of 2023 guides (NVIDIA/TensorRT-LLM#677)."""
 
