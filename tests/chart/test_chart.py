@@ -130,7 +130,7 @@ def test_values_and_schema_have_the_same_keys() -> None:
         ({"repository.files": [{"key": "a", "path": "b", "content": "", "mode": 1}]}, "'mode'"),
         ({"repository.files": [{"key": "a", "path": "../b", "content": ""}]}, "/files/0/path"),
         ({"repository.files": [{"key": "a", "path": "/b", "content": ""}]}, "/files/0/path"),
-        ({"model.lane": "vllm"}, "/model/lane"),
+        ({"model.lane": "other"}, "/model/lane"),
         ({"replicas": "2"}, "/replicas"),
         ({"replicas": 0}, "/replicas"),
         ({"shmSize": "2G"}, "/shmSize"),
@@ -183,6 +183,7 @@ _FILE = {"key": "f", "path": "m/config.pbtxt", "content": "x"}
         ({"shmSize": "32768Mi"}, ["shmSize", "resources.memory"]),
         ({"service.grpcPort": 8000}, ["service.grpcPort"]),
         ({"model.frontModel": "ensemble"}, ["model.frontModel", "model.lane: engine"]),
+        ({"launch.processes": [["a"], ["b"]]}, ["launch.processes has 2", "launch.wrapper"]),
     ],
     ids=str,
 )

@@ -106,6 +106,29 @@ def test_more_replicas_roll_without_surge() -> None:
     }
 
 
+def test_server_container_with_ranks() -> None:
+    """`mpirun` with a process a rank; each gets the drain's time, and the first one the ports."""
+    server = pod_of(by_kind(call(scenario("engine"))))["containers"][0]
+    args = server["args"]
+    assert args[:5] == ["mpirun", "--bind-to", "none", "-n", "1"]
+    first, second = args[5 : args.index(":")], args[args.index(":") + 1 :]
+    assert first[0] == "tritonserver"
+    assert "--http-port=8000" in first
+    assert second[:3] == ["-n", "1", "tritonserver"]
+    assert "--load-model=tensorrt_llm" in second
+    assert first[-1] == second[-1] == "--exit-timeout-secs=120"
+    # Open MPI waits before it passes SIGTERM on, and as long again before it kills.
+    assert {"name": "OMPI_MCA_odls_base_sigkill_timeout", "value": "125"} in server["env"]
+    pod = pod_of(by_kind(call(scenario("engine"))))
+    assert pod["terminationGracePeriodSeconds"] == 20 + 125 + 125 + 30
+
+
+def test_launch_environment() -> None:
+    variable = {"name": "TRTLLM_ORCHESTRATOR", "value": "1"}
+    server = pod_of(by_kind(call(changed({"launch.env": [variable]}))))["containers"][0]
+    assert variable in server["env"]
+
+
 def test_server_container(llmapi: dict[str, Any]) -> None:
     server = pod_of(llmapi)["containers"][0]
     assert server["args"] == [

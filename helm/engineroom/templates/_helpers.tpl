@@ -77,7 +77,17 @@ and Helm removes the text that Go prints for a missing value; toJson escapes the
 {{- end -}}
 
 {{- define "engineroom.graceSeconds" -}}
+{{- if .Values.launch.wrapper -}}
+{{- $kill := include "engineroom.killSeconds" . | int64 -}}
+{{- add .Values.drain.preStopSeconds $kill $kill 30 -}}
+{{- else -}}
 {{- add .Values.drain.preStopSeconds .Values.drain.exitTimeoutSeconds 30 -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Seconds that mpirun gives its processes to end. */}}
+{{- define "engineroom.killSeconds" -}}
+{{- add .Values.drain.exitTimeoutSeconds 5 -}}
 {{- end -}}
 
 {{- define "engineroom.deadlineSeconds" -}}

@@ -8,9 +8,10 @@ from engineroom.lanes.base import (
 )
 from engineroom.lanes.engine import EngineLane
 from engineroom.lanes.llmapi import LlmApiLane
+from engineroom.lanes.vllm import VllmLane
 from engineroom.names import LaneName
 
-LANES: dict[LaneName, Lane] = {lane.name: lane for lane in (LlmApiLane(), EngineLane())}
+LANES: dict[LaneName, Lane] = {lane.name: lane for lane in (LlmApiLane(), EngineLane(), VllmLane())}
 
 __all__ = [
     "LANES",

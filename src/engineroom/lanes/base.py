@@ -5,7 +5,8 @@ built, rendered and served never depends on a comparison of lane names: the pipe
 from one list (`engineroom.lanes.LANES`). Checks do name lanes, because their facts are about one.
 
 Besides the five members that any lane needs, `client` says how a request is written (field names
-differ, and a client must not guess), and `documents` gives the files that belong in the artefact.
+differ, and a client must not guess), `documents` gives the files that belong in the artefact, and
+`launch` the command line of the server.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Protocol
 
 from engineroom.catalog import Contract, KvRecipe, WeightRecipe
 from engineroom.errors import UsageError
+from engineroom.lanes.launch import LaunchPlan, LaunchRequest
 from engineroom.names import LaneName, RuntimeName
 from engineroom.render import TreeLayout
 from engineroom.spec import DeploymentSpec, Target
@@ -29,6 +31,7 @@ class LaneRequest:
     Attributes:
         checkpoint: POSIX path of the quantized checkpoint, relative to the workspace root.
         max_seq_len: the spec's limit, or the model's.
+        model_dtype: `dtype` of the model's config.json (``bfloat16``), or None when it was not read.
     """
 
     spec: DeploymentSpec
@@ -40,6 +43,7 @@ class LaneRequest:
     kv_recipe: KvRecipe
     max_seq_len: int | None
     checkpoint: str
+    model_dtype: str | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class Lane(Protocol):
 
     @property
     def stack_versions(self) -> str:
-        """PEP 440 range of TensorRT-LLM versions this lane is written for."""
+        """PEP 440 range of versions of its runtime that this lane is written for."""
 
     @property
     def client(self) -> ClientFields: ...
@@ -91,6 +95,9 @@ class Lane(Protocol):
 
     def documents(self, request: LaneRequest) -> Mapping[str, Any]:
         """Data files that belong in the artefact, by file name; dumped as YAML."""
+
+    def launch(self, request: LaunchRequest) -> LaunchPlan:
+        """The processes that serve a repository of this lane."""
 
 
 def stop_ids_text(stop_ids: str | tuple[int, ...]) -> str:

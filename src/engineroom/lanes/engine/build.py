@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from engineroom.errors import UsageError, Where
 from engineroom.lanes.base import LaneRequest
+from engineroom.lanes.engine.speculative import BUILD_MODE, max_draft_len
 from engineroom.names import WeightFormat
 
 OUTPUT = "engine"
+XGRAMMAR_INFO = "xgrammar_tokenizer_info.json"
+"""File of the artefact, made from the tokenizer when the engine is built."""
 
 
 def fp8_context_fmha_documented(compute_capability: str) -> bool:
@@ -20,31 +23,41 @@ def fp8_context_fmha_documented(compute_capability: str) -> bool:
 def paged_context_fmha(request: LaneRequest) -> bool:
     """Whether the engine gets paged context FMHA, without which KV reuse and chunking are off.
 
+    Draft tokens that come from outside need it as well (NVIDIA/TensorRT-LLM
+    docs/source/advanced/speculative-decoding.md).
+
     With FP8 weights it is allowed only together with FP8 context FMHA (constraint `fp8-paged-fmha`).
     """
     serving = request.spec.serving
+    speculative = serving.features.speculative
     wanted = serving.kv_block_reuse or serving.chunked_context
+    wanted = wanted or (speculative is not None and speculative.mode == "draft_target")
     fp8 = request.weight_recipe.weights is WeightFormat.FP8
     return wanted and (not fp8 or fp8_context_fmha_documented(request.sku.compute_capability))
 
 
-def build_flags(request: LaneRequest) -> tuple[dict[str, str], dict[str, str]]:
-    """(flags with values, reasons by flag); every flag is in the version's contract.
+Flags = dict[str, tuple[str, ...]]
+"""Words after each flag: none for a switch, several for a list."""
+
+
+def build_flags(request: LaneRequest) -> tuple[Flags, dict[str, str]]:
+    """(flags with their words, reasons by flag); every flag is in the version's contract.
 
     In-flight batching needs a paged KV cache and packed inputs; KV block reuse and chunked context
     need paged context FMHA. FP8 KV is no flag: the builder takes it from the checkpoint, which
-    `build` asserts.
+    `build` asserts. Features of requests that the engine must be built for come last.
 
     Raises:
-        UsageError: a flag or value that the contract does not list. A test holds that no shipped one
-            does this, so it is the contract of an overlay.
+        UsageError: a speculative mode that `trtllm-build` does not have; or a flag or value that the
+            contract does not list. A test holds that no shipped one does the latter, so it is the
+            contract of an overlay.
     """
     limits, serving = request.target.limits, request.spec.serving
-    flags: dict[str, str] = {}
+    flags: Flags = {}
     why: dict[str, str] = {}
 
-    def put(flag: str, value: str | int, reason: str) -> None:
-        flags[flag] = str(value)
+    def put(flag: str, value: str | int | tuple[str, ...], reason: str) -> None:
+        flags[flag] = value if isinstance(value, tuple) else (str(value),)
         why[flag] = reason
 
     put("--checkpoint_dir", f"{request.checkpoint}/trtllm", "TensorRT-LLM checkpoint of this spec")
@@ -81,18 +94,62 @@ def build_flags(request: LaneRequest) -> tuple[dict[str, str], dict[str, str]]:
     put(
         "--workers", request.target.tensor_parallel * request.target.pipeline_parallel, "one a rank"
     )
+    for flag, (words, reason) in feature_flags(request).items():
+        put(flag, words, reason)
     _assert_in_contract(request, flags)
     return flags, why
 
 
-def _assert_in_contract(request: LaneRequest, flags: dict[str, str]) -> None:
+def feature_flags(request: LaneRequest) -> dict[str, tuple[tuple[str, ...], str]]:
+    """(words, reason) of the flags that `serving.features` needs.
+
+    Raises:
+        UsageError: a speculative mode that `trtllm-build` does not have.
+    """
+    features = request.spec.serving.features
+    found: dict[str, tuple[tuple[str, ...], str]] = {}
+    if features.context_logits:
+        found["--gather_context_logits"] = ((), "serving.features.context_logits")
+    if features.generation_logits:
+        found["--gather_generation_logits"] = ((), "serving.features.generation_logits")
+    if features.context_logits or features.generation_logits:
+        found["--logits_dtype"] = (("float32",), "the type that the Triton model declares")
+    if features.lora is not None:
+        lora = features.lora
+        found["--lora_plugin"] = (("auto",), "LoRA, in the model's own type")
+        found["--max_lora_rank"] = ((str(lora.max_rank),), "serving.features.lora.max_rank")
+        found["--lora_target_modules"] = (
+            lora.target_modules, "serving.features.lora.target_modules",
+        )  # fmt: skip
+    if features.speculative is not None:
+        mode = features.speculative.mode
+        if mode not in BUILD_MODE:
+            raise UsageError(
+                f"the engine lane has no speculative mode `{mode}`",
+                where=Where(key="serving.features.speculative.mode"),
+                hint=f"use {', '.join(BUILD_MODE)}, or lane: llmapi",
+            )
+        found["--speculative_decoding_mode"] = (
+            (BUILD_MODE[mode],), "serving.features.speculative.mode",
+        )  # fmt: skip
+        found["--max_draft_len"] = (
+            (str(max_draft_len(features.speculative)),),
+            "what window, n-gram and verification set propose a step" if mode == "lookahead"
+            else "serving.features.speculative.max_draft_tokens",
+        )  # fmt: skip
+    return found
+
+
+def _assert_in_contract(request: LaneRequest, flags: Flags) -> None:
     known = request.contract.build_flags
-    for flag, value in flags.items():
+    for flag, words in flags.items():
         wrong = None
         if flag not in known:
             wrong = f"engineroom writes {flag}, which it does not list"
-        elif (choices := known[flag].get("choices")) and value not in map(str, choices):
-            wrong = f"engineroom writes {flag} {value}; it allows {', '.join(map(str, choices))}"
+        elif choices := set(map(str, known[flag].get("choices") or ())):
+            refused = [word for word in words if word not in choices]
+            if refused:
+                wrong = f"engineroom writes {flag} {' '.join(refused)}; it allows {', '.join(sorted(choices))}"
         if wrong:
             raise UsageError(
                 f"the contract of TensorRT-LLM {request.contract.version}: {wrong}",
@@ -101,6 +158,6 @@ def _assert_in_contract(request: LaneRequest, flags: dict[str, str]) -> None:
             )
 
 
-def argv(flags: dict[str, str]) -> tuple[str, ...]:
+def argv(flags: Flags) -> tuple[str, ...]:
     """Words of the command; never a shell string."""
-    return ("trtllm-build", *(word for item in flags.items() for word in item))
+    return ("trtllm-build", *(word for flag, words in flags.items() for word in (flag, *words)))

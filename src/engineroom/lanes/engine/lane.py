@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from engineroom.checks.base import SpecPlace
 from engineroom.checks.codes import declare
 from engineroom.lanes.base import LaneRequest, RepositoryContext, RepositoryRequest
 from engineroom.lanes.engine import build, repository
+from engineroom.lanes.launch import (
+    LaunchPlan,
+    LaunchRequest,
+    gpus_of,
+    leader,
+    orchestrator,
+    python_threads,
+    single_server,
+)
 from engineroom.names import LaneName, Severity, Topic, WeightFormat
-from engineroom.render import TreeLayout
 from engineroom.spec import DeploymentSpec, Target
 from engineroom.types import ClientFields, Finding, GpuSku, StackRelease, Step
 
@@ -27,19 +36,6 @@ FROZEN = declare(
     source="NVIDIA/TensorRT-LLM PR #15918, #15907, #16369",
 )  # fmt: skip
 
-_MODELS = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble")
-_LAYOUT = TreeLayout(
-    templates={f"{model}/config.pbtxt": f"engine/{model}/config.pbtxt.j2" for model in _MODELS},
-    verbatim={
-        "preprocessing/1/model.py": "engine/preprocessing/1/model.py",
-        "preprocessing/1/text_codec.py": "shared/text_codec.py",
-        "postprocessing/1/model.py": "engine/postprocessing/1/model.py",
-        "postprocessing/1/text_codec.py": "shared/text_codec.py",
-        "tensorrt_llm/1/README.txt": "engine/tensorrt_llm/1/README.txt",
-        "ensemble/1/README.txt": "engine/ensemble/1/README.txt",
-    },
-)
-
 
 class EngineLane:
     """`trtllm-build`, then preprocessing, tensorrt_llm, postprocessing and ensemble."""
@@ -47,12 +43,14 @@ class EngineLane:
     name = LaneName.ENGINE
     stack_versions = ">=0.21,<1.3"
     client = ClientFields(
-        model="ensemble",
+        model="tensorrt_llm_bls",
         prompt="text_input",
         max_tokens="max_tokens",
         stream="stream",
         output="text_output",
         parts="delta",
+        dialect="engine",
+        fronts={"bls": "tensorrt_llm_bls", "ensemble": "ensemble"},
     )
 
     def findings(
@@ -97,7 +95,7 @@ class EngineLane:
     def steps(self, request: LaneRequest) -> list[Step]:
         flags, reasons = build.build_flags(request)
         ranks = request.target.tensor_parallel * request.target.pipeline_parallel
-        return [
+        steps = [
             Step(
                 name="build-engine",
                 argv=build.argv(flags),
@@ -107,9 +105,32 @@ class EngineLane:
                 reasons=reasons,
             )
         ]
+        if request.spec.serving.features.guided_decoding == "xgrammar":
+            steps.append(
+                Step(
+                    name="xgrammar-tokenizer-info",
+                    argv=(),
+                    image=None,
+                    inputs=(f"{request.checkpoint}/hf/tokenizer.json",),
+                    outputs=(build.XGRAMMAR_INFO,),
+                    reasons={build.XGRAMMAR_INFO: "the C++ backend takes the vocabulary from it"},
+                )
+            )
+        return steps
 
     def documents(self, request: LaneRequest) -> Mapping[str, Any]:
         return {}
 
+    def launch(self, request: LaunchRequest) -> LaunchPlan:
+        """One process on one GPU; on several, by `serving.process_mode`."""
+        if "bls" in request.spec.serving.fronts:
+            request = replace(request, python_threads=python_threads(request.target))
+        if gpus_of(request.target) == 1:
+            return single_server(request)
+        if request.spec.serving.process_mode == "orchestrator":
+            return orchestrator(request)
+        return leader(request)
+
     def repository_context(self, request: RepositoryRequest) -> RepositoryContext:
-        return RepositoryContext(layout=_LAYOUT, variables=repository.variables(request))
+        serving = request.lane_request.spec.serving
+        return RepositoryContext(repository.layout(serving), repository.variables(request))

@@ -1,108 +1,142 @@
-"""Template variables of the engine lane's four models, from the contract's tensors.
+"""Layout and template variables of the engine lane's repository, from spec and contract.
 
-Text only: multimodal and encoder-decoder tensors of pre- and postprocessing are left out. The
-`tensorrt_llm` config itself carries every tensor of the version, because the backend looks for them.
+`serving.fronts` decides which models clients can call: `bls` is one model, `ensemble` is three
+(preprocessing and postprocessing beside it). Encoder-decoder and media are left out: their tensors are
+declared where upstream's fronts have them, and refused by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
 from typing import Any
 
-from engineroom.lanes.base import RepositoryRequest, stop_ids_text, tensor_context
-from engineroom.lanes.engine.engine_config import TYPES, tensorrt_llm
+from engineroom.lanes.base import RepositoryRequest, stop_ids_text
+from engineroom.lanes.engine import fronts
+from engineroom.lanes.engine.build import build_flags
+from engineroom.lanes.engine.engine_config import family as engine_family
+from engineroom.lanes.engine.engine_config import tensorrt_llm
+from engineroom.lanes.launch import python_threads
+from engineroom.render import TreeLayout
+from engineroom.spec import Target
+from engineroom.spec.serving import Serving
 
-_PRE_INPUTS = (
-    "QUERY", "REQUEST_OUTPUT_LEN", "BAD_WORDS_DICT", "STOP_WORDS_DICT", "END_ID", "PAD_ID",
+DRAFT_MODEL = "tensorrt_llm_draft"
+"""Name of the draft's model folder, which a user adds beside `tensorrt_llm`."""
+# Of the server's `thread-pool-size`: were all held by requests that wait for the engine, running streams
+# would stand still and nothing could be cancelled.
+_SPARE_THREADS = 8
+_ENGINE = "tensorrt_llm"
+_PROMPT_FILES = (
+    "chat_template.py", "engine_prompt.py", "request_fields.py", "text_codec.py", "word_lists.py",
 )  # fmt: skip
-_PRE_OUTPUTS = (
-    "INPUT_ID", "REQUEST_INPUT_LEN", "BAD_WORDS_IDS", "STOP_WORDS_IDS", "REQUEST_OUTPUT_LEN",
-    "OUT_END_ID", "OUT_PAD_ID",
-)  # fmt: skip
-# Ensemble inputs whose tensors our preprocessing does not make.
-_NOT_WIRED = (
-    "decoder_text_input", "embedding_bias_words", "embedding_bias_weights", "prompt_table_extra_id",
-    "prompt_embedding_table", "prompt_vocab_size",
-)  # fmt: skip
-_EXTRA_POST_INPUTS = [
-    {"name": "BATCH_INDEX", "data_type": "TYPE_INT32", "dims": [1], "optional": True},
-    {"name": "SEQUENCE_INDEX", "data_type": "TYPE_INT32", "dims": [1], "optional": True},
-]
+_SHARED = {
+    fronts.BLS: (*_PROMPT_FILES, "answer.py", "stop_text.py"),
+    fronts.PREPROCESSING: _PROMPT_FILES,
+    fronts.POSTPROCESSING: ("text_codec.py",),
+}
+_OWN = {
+    fronts.BLS: (
+        "draft.py",
+        "engine.py",
+        "extras.py",
+        "job.py",
+        "lines.py",
+        "model.py",
+        "workers.py",
+    ),
+    fronts.PREPROCESSING: ("model.py",),
+    fronts.POSTPROCESSING: ("model.py",),
+    fronts.ENSEMBLE: ("README.txt",),
+    _ENGINE: ("README.txt",),
+}
+_FRONT_MODELS = {
+    "bls": (fronts.BLS,),
+    "ensemble": (fronts.PREPROCESSING, fronts.POSTPROCESSING, fronts.ENSEMBLE),
+}
+
+
+def models(serving: Serving) -> tuple[str, ...]:
+    """Folders of the repository."""
+    return (_ENGINE, *(model for front in serving.fronts for model in _FRONT_MODELS[front]))
+
+
+def layout(serving: Serving) -> TreeLayout:
+    """Files of the repository and what they are made from."""
+    chosen = models(serving)
+    verbatim = {
+        f"{model}/1/{name}": f"engine/{model}/1/{name}" for model in chosen for name in _OWN[model]
+    }
+    verbatim |= {
+        f"{model}/1/{name}": f"shared/{name}" for model in chosen for name in _SHARED.get(model, ())
+    }
+    return TreeLayout(
+        templates={f"{model}/config.pbtxt": f"engine/{model}/config.pbtxt.j2" for model in chosen},
+        verbatim=verbatim,
+    )
 
 
 def variables(request: RepositoryRequest) -> dict[str, Any]:
-    """Variables of the templates in `model_repo_templates/engine/`."""
+    """Variables of the templates in `model_repo_templates/engine/`.
+
+    Raises:
+        UsageError: the contract does not describe a front that `serving.fronts` names.
+    """
     lane_request = request.lane_request
-    spec, limits = lane_request.spec, lane_request.target.limits
-    family = lane_request.contract.family("inflight_batcher_llm")
-    serving = spec.serving
-    stop_ids = stop_ids_text(serving.stop_ids)
-    engine = tensorrt_llm(request, family["tensorrt_llm"])
-    return {
+    serving = lane_request.spec.serving
+    family = engine_family(lane_request)
+    engine = tensorrt_llm(request, family[_ENGINE])
+    parameters, on = _prompt_parameters(request), features(serving)
+    text = {"tokenizer_dir": request.tokenizer_dir, "skip_special_tokens": "true"}
+    result: dict[str, Any] = {
         "trtllm_version": lane_request.contract.version,
-        "max_batch_size": limits.max_batch_size,
+        "max_batch_size": lane_request.target.limits.max_batch_size,
         "decoupled": serving.streaming,
-        "preprocessing": {
-            "inputs": _chosen(family["preprocessing"]["inputs"], _PRE_INPUTS),
-            "outputs": _chosen(family["preprocessing"]["outputs"], _PRE_OUTPUTS),
-            "parameters": {
-                "tokenizer_dir": request.tokenizer_dir,
-                "add_special_tokens": "true",
-                "stop_ids": stop_ids,
+        _ENGINE: engine,
+    }
+    if "bls" in serving.fronts:
+        result["bls"] = {
+            **fronts.bls(lane_request, family, on),
+            "parameters": {**parameters, **text, **_bls_parameters(serving, lane_request.target)},
+        }
+    if "ensemble" in serving.fronts:
+        result |= {
+            "preprocessing": {**fronts.preprocessing(family), "parameters": parameters},
+            "postprocessing": {
+                **fronts.postprocessing(family, on),
+                "parameters": {**text, "streaming": "true" if serving.streaming else "false"},
             },
-        },
-        "tensorrt_llm": engine,
-        "postprocessing": {
-            "inputs": tensor_context([*family["postprocessing"]["inputs"], *_EXTRA_POST_INPUTS]),
-            "outputs": tensor_context(family["postprocessing"]["outputs"]),
-            "parameters": {
-                "tokenizer_dir": request.tokenizer_dir,
-                "skip_special_tokens": "true",
-                "streaming": "true" if serving.streaming else "false",
-            },
-        },
-        "ensemble": _ensemble(family["ensemble"], engine),
+            "ensemble": fronts.ensemble(family, engine, on),
+        }
+    return result
+
+
+def _prompt_parameters(request: RepositoryRequest) -> dict[str, str]:
+    """Parameters of whatever checks requests and tokenizes prompts."""
+    lane_request = request.lane_request
+    serving = lane_request.spec.serving
+    return {
+        "tokenizer_dir": request.tokenizer_dir,
+        "add_special_tokens": "true",
+        "stop_ids": stop_ids_text(serving.stop_ids),
+        "features": json.dumps(features(serving), sort_keys=True),
+        "max_input_len": build_flags(lane_request)[0]["--max_input_len"][0],
+        "max_seq_len": str(lane_request.max_seq_len or 0),
+        "max_beam_width": str(lane_request.target.limits.max_beam_width),
     }
 
 
-def _chosen(tensors: list[Mapping[str, Any]], names: tuple[str, ...]) -> list[dict[str, Any]]:
-    return tensor_context([t for t in tensors if t["name"] in names])
+def features(serving: Serving) -> dict[str, bool]:
+    """Switches of the spec as a model file takes them: the parameter `features`."""
+    values = {name: getattr(serving.features, name) for name in type(serving.features).model_fields}
+    return {name: value not in (None, False, "off") for name, value in values.items()}
 
 
-def _ensemble(facts: Mapping[str, Any], engine: Mapping[str, Any]) -> dict[str, Any]:
-    """Inputs, outputs and steps; a tensor that no step uses would be refused by Triton."""
-    inputs = [t for t in facts["inputs"] if t["name"] not in _NOT_WIRED]
-    names = {str(t["name"]) for t in inputs}
-    pre, llm, _ = facts["steps"]
-    engine_in = {t["name"] for t in engine["inputs"]}
-    engine_out = {t["name"] for t in engine["outputs"]}
-    pre_in = {k: v for k, v in pre["inputs"].items() if k in _PRE_INPUTS and v in names}
-    pre_out = {k: v for k, v in pre["outputs"].items() if k in _PRE_OUTPUTS}
-    made = set(pre_out.values())
-    llm_in = {k: v for k, v in llm["inputs"].items() if k in engine_in and v in made | names}
-    taken = set(pre_in.values()) | set(llm_in.values())
-    llm_in |= {name: name for name in sorted(names - taken) if name in engine_in}
-    llm_out = {k: v for k, v in llm["outputs"].items() if k in engine_out}
-    passed = [t for t in facts["outputs"] if t["name"] in engine_out]
-    llm_out |= {str(t["name"]): str(t["name"]) for t in passed}
-    used = set(pre_in.values()) | set(llm_in.values())
-    outputs: dict[str, Mapping[str, Any]] = {"text_output": facts["outputs"][0]}
-    outputs |= {str(t["name"]): t for t in passed}
+def _bls_parameters(serving: Serving, target: Target) -> dict[str, str]:
+    speculative = serving.features.speculative
+    drafts = speculative is not None and speculative.mode == "draft_target"
     return {
-        "inputs": tensor_context([t for t in inputs if t["name"] in used], **TYPES),
-        "outputs": tensor_context(list(outputs.values()), **TYPES),
-        "steps": [
-            {"model": "preprocessing", "inputs": pre_in, "outputs": pre_out},
-            {"model": "tensorrt_llm", "inputs": llm_in, "outputs": llm_out},
-            {
-                "model": "postprocessing",
-                "inputs": {
-                    "TOKENS_BATCH": "_TOKENS_BATCH",
-                    "SEQUENCE_LENGTH": "_SEQUENCE_LENGTH",
-                    "BATCH_INDEX": "batch_index",
-                    "SEQUENCE_INDEX": "sequence_index",
-                },
-                "outputs": {"OUTPUT": "text_output"},
-            },
-        ],
+        "stream_interval": str(serving.stream_interval),
+        "engine_calls": str(python_threads(target) - _SPARE_THREADS),
+        "tensorrt_llm_model_name": _ENGINE,
+        "tensorrt_llm_draft_model_name": DRAFT_MODEL if drafts else "",
     }

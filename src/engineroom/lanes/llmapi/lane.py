@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,23 +13,30 @@ from engineroom.lanes.base import (
     stop_ids_text,
     tensor_context,
 )
+from engineroom.lanes.launch import LaunchPlan, LaunchRequest, gpu_sets, single_server
 from engineroom.lanes.llmapi.llm_args import llm_args
+from engineroom.lanes.llmapi.tensors import switches, tensors
 from engineroom.names import LaneName
 from engineroom.render import TreeLayout
 from engineroom.spec import DeploymentSpec, Target
 from engineroom.types import ClientFields, Finding, GpuSku, StackRelease, Step
 
 _CODE = "llmapi/tensorrt_llm/1"
+_OWN = (
+    "model", "inputs", "input_table", "outputs", "media", "fetch", "trtllm_runtime",
+    "trtllm_request", "trtllm_output", "event_loop",
+)  # fmt: skip
+_SHARED = (
+    "runtime_api", "metrics", "request_fields", "chat_template", "stop_text", "text_codec",
+)  # fmt: skip
 _LAYOUT = TreeLayout(
     templates={
         "tensorrt_llm/config.pbtxt": "llmapi/tensorrt_llm/config.pbtxt.j2",
         "tensorrt_llm/1/model.yaml": f"{_CODE}/model.yaml.j2",
     },
     verbatim={
-        "tensorrt_llm/1/model.py": f"{_CODE}/model.py",
-        "tensorrt_llm/1/trtllm_runtime.py": f"{_CODE}/trtllm_runtime.py",
-        "tensorrt_llm/1/runtime_api.py": "shared/runtime_api.py",
-        "tensorrt_llm/1/metrics.py": "shared/metrics.py",
+        **{f"tensorrt_llm/1/{name}.py": f"{_CODE}/{name}.py" for name in _OWN},
+        **{f"tensorrt_llm/1/{name}.py": f"shared/{name}.py" for name in _SHARED},
     },
 )
 
@@ -45,6 +53,7 @@ class LlmApiLane:
         stream="streaming",
         output="text_output",
         parts="delta",
+        dialect="llmapi",
     )
 
     def findings(
@@ -70,22 +79,38 @@ class LlmApiLane:
     def documents(self, request: LaneRequest) -> Mapping[str, Any]:
         return {"llm_args.yaml": llm_args(request)[0]}
 
+    def launch(self, request: LaunchRequest) -> LaunchPlan:
+        """One process: the LLM API spawns its own workers, and several instances need no MPI.
+
+        Source: triton-inference-server/tensorrtllm_backend docs/llmapi.md @ 0b9d7d5a (--no-mpi).
+        """
+        return single_server(
+            request,
+            {
+                "tritonserver": "the LLM API starts a worker a GPU itself; mpirun would only add a world"
+            },
+        )
+
     def repository_context(self, request: RepositoryRequest) -> RepositoryContext:
         lane_request = request.lane_request
         args, _ = llm_args(lane_request)
         family = lane_request.contract.family("llmapi")
-        decoupled = lane_request.spec.serving.streaming
+        serving = lane_request.spec.serving
+        features, decoupled = serving.features, serving.streaming
         return RepositoryContext(
             layout=_LAYOUT,
             variables={
                 "trtllm_version": lane_request.contract.version,
                 "decoupled": decoupled,
-                "inputs": tensor_context(family["inputs"]),
-                "outputs": tensor_context(family["outputs"]),
+                "inputs": tensor_context(tensors(family, "inputs", features)),
+                "outputs": tensor_context(tensors(family, "outputs", features)),
+                "instances": gpu_sets(lane_request.target),
                 "parameters": {
                     "runtime": str(request.runtime),
                     "stream_parts": self.client.parts,
-                    "stop_ids": stop_ids_text(lane_request.spec.serving.stop_ids),
+                    "stop_ids": stop_ids_text(serving.stop_ids),
+                    "features": json.dumps(switches(features)),
+                    **_parameters(lane_request),
                 },
                 "model_yaml": {
                     "model": f"{request.artefact_dir}/checkpoint",
@@ -94,3 +119,23 @@ class LlmApiLane:
                 },
             },
         )
+
+
+def _parameters(request: LaneRequest) -> dict[str, str]:
+    """Model parameters that follow from the spec; most of them only where it says so."""
+    serving, features = request.spec.serving, request.spec.serving.features
+    found = {"merge_events": json.dumps(serving.merge_events)}
+    if serving.max_queue_size:
+        found["max_queue_size"] = str(serving.max_queue_size)
+    if request.target.gpu_device_ids:
+        sets = request.target.gpu_device_ids
+        found["gpu_device_ids"] = ";".join(",".join(map(str, gpus)) for gpus in sets)
+    if features.lora is not None:
+        rows = [
+            {"name": adapter.name, "id": adapter.task_id, "path": adapter.source}
+            for adapter in features.lora.adapters
+        ]
+        found["lora_adapters"] = json.dumps(rows)
+    if features.multimodal is not None:
+        found["multimodal"] = json.dumps(features.multimodal.model_dump(mode="json"))
+    return found

@@ -10,12 +10,14 @@ from typing import Any
 
 from engineroom.errors import UsageError, Where
 from engineroom.lanes.base import LaneRequest
+from engineroom.lanes.llmapi.feature_args import feature_arguments
 from engineroom.names import KvCacheFormat
 
 _NESTED = {
     "kv_cache_config": "KvCacheConfig",
     "scheduler_config": "SchedulerConfig",
     "cuda_graph_config": "CudaGraphConfig",
+    "lora_config": "LoraConfig",
 }
 
 
@@ -23,8 +25,9 @@ def llm_args(request: LaneRequest) -> tuple[dict[str, Any], dict[str, str]]:
     """(arguments, reasons by argument).
 
     Raises:
-        UsageError: an argument that the contract does not list. A test holds that no shipped one
-            does this, so it is the contract of an overlay.
+        UsageError: a feature that the version has no place for; or an argument that the contract does
+            not list. A test holds that no shipped one does the latter, so it is the contract of an
+            overlay.
     """
     spec, target, contract = request.spec, request.target, request.contract
     serving, limits, fields = spec.serving, target.limits, contract.llm_fields
@@ -73,6 +76,8 @@ def llm_args(request: LaneRequest) -> tuple[dict[str, Any], dict[str, str]]:
         put("attn_backend", serving.attention_backend, "serving.attention_backend")
     if spec.model.trust_remote_code:
         put("trust_remote_code", True, "model.trust_remote_code was asked for")
+    for name, value, reason in feature_arguments(request):
+        put(name, value, reason)
 
     nested = contract.nested_fields("kv_cache_config", "KvCacheConfig")
     kv: dict[str, Any] = {

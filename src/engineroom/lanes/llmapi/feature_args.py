@@ -1,0 +1,119 @@
+"""LLM arguments that `serving.features` needs, in the words of the version's contract."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from engineroom.catalog import Contract
+from engineroom.errors import UsageError, Where
+from engineroom.lanes.base import LaneRequest
+from engineroom.spec.serving import Lora, Speculative
+
+Argument = tuple[str, Any, str]
+"""(name, value, reason)"""
+
+_TYPES = {"draft_target": "DraftTarget", "eagle": "Eagle", "ngram": "NGram", "mtp": "MTP"}
+"""Spec mode to the decoding type of the PyTorch backend; Medusa and Lookahead are TensorRT's."""
+_RENAMED = {"DraftTarget": "Draft_Target"}
+"""Later releases write some types otherwise; which one is the contract's to say."""
+_OWN_LENGTH = {"mtp": "num_nextn_predict_layers", "ngram": "max_draft_len"}
+
+
+def feature_arguments(request: LaneRequest) -> Iterator[Argument]:
+    """Arguments of features that are on.
+
+    Raises:
+        UsageError: the version has no place for what the spec asks.
+    """
+    serving, contract = request.spec.serving, request.contract
+    features = serving.features
+    if serving.stream_interval != 1:
+        yield "stream_interval", serving.stream_interval, "serving.stream_interval"
+    if features.generation_logits and "gather_generation_logits" in contract.llm_fields:
+        yield "gather_generation_logits", True, "serving.features.generation_logits"
+    if features.guided_decoding != "off":
+        yield (
+            "guided_decoding_backend",
+            features.guided_decoding,
+            "serving.features.guided_decoding",
+        )
+    if features.lora is not None:
+        yield "enable_lora", True, "serving.features.lora"
+        yield "lora_config", _lora(features.lora, contract), "serving.features.lora"
+    if features.speculative is not None:
+        value = _speculative(features.speculative, contract)
+        yield "speculative_config", value, "serving.features.speculative"
+    if request.target.gpu_device_ids:
+        ranks = request.target.tensor_parallel * request.target.pipeline_parallel
+        yield "gpus_per_node", ranks, "each instance sees the GPUs of its own set only"
+
+
+def _lora(lora: Lora, contract: Contract) -> dict[str, Any]:
+    known = contract.nested_fields("lora_config", "LoraConfig")
+    if "lora_target_modules" not in known:
+        raise _no_place(contract, "serving.features.lora", "`lora_config.lora_target_modules`")
+    values = {
+        "lora_target_modules": list(lora.target_modules),
+        "max_lora_rank": lora.max_rank,
+        "max_loras": lora.max_adapters,
+        "max_cpu_loras": lora.max_cpu_adapters,
+    }
+    return {name: value for name, value in values.items() if name in known}
+
+
+def _speculative(spec: Speculative, contract: Contract) -> dict[str, Any]:
+    key = "serving.features.speculative"
+    name = _TYPES.get(spec.mode)
+    if name is None:
+        raise UsageError(
+            f"the llmapi lane has no speculative mode `{spec.mode}`",
+            where=Where(key=f"{key}.mode"),
+            hint=f"use {', '.join(_TYPES)}, or lane: engine",
+        )
+    types = _types(contract)
+    kind = next((n for n in (name, _RENAMED.get(name)) if n in types), None)
+    known = _decoding_fields(contract, name)
+    if kind is None or not known:
+        raise _no_place(contract, f"{key}.mode", f"fields of the decoding type {name}")
+    values: dict[str, Any] = {"decoding_type": kind}
+    length = _OWN_LENGTH.get(spec.mode, "max_draft_len")
+    values[length] = spec.max_draft_tokens
+    if spec.draft_model is not None:
+        # Where both are listed the older one is the alias that snapshots on either side accept.
+        place = next(
+            (n for n in ("speculative_model_dir", "speculative_model") if n in known), None
+        )
+        if place is None:
+            raise _no_place(contract, f"{key}.draft_model", "a draft model")
+        values[place] = spec.draft_model
+    if length not in known:
+        raise _no_place(contract, f"{key}.max_draft_tokens", f"`{length}` of {name}")
+    return values
+
+
+def _types(contract: Contract) -> set[str]:
+    """Values of `decoding_type`, of all snapshots around a release; empty where none are listed."""
+    listed = contract.nested_facts("speculative_config").get("decoding_type", {}).get("allowed")
+    if listed is None:
+        listed = contract.data["llm_api"].get("nested", {}).get("decoding_type_values", ())
+    rows = listed.values() if isinstance(listed, dict) else (listed,)
+    return {str(name) for row in rows for name in row}
+
+
+def _decoding_fields(contract: Contract, name: str) -> frozenset[str]:
+    nested = contract.data["llm_api"].get("nested_by_field", {}).get("speculative_config")
+    if nested:
+        return contract.nested_fields("speculative_config", "")
+    base = contract.nested_fields("speculative_config", "DecodingBaseConfig")
+    own = contract.nested_fields("speculative_config", f"{name}DecodingConfig")
+    return (base | own) if base else frozenset()
+
+
+def _no_place(contract: Contract, key: str, what: str) -> UsageError:
+    return UsageError(
+        f"the contract of TensorRT-LLM {contract.version} lists no {what}",
+        where=Where(contract.file, key=key),
+        hint="choose another stack, leave it out, or capture the contract with "
+        "`engineroom matrix capture`",
+    )
