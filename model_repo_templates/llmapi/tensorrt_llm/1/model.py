@@ -1,33 +1,29 @@
-"""Triton Python model of the llmapi lane: text in, text out, one sequence a request.
+"""Triton Python model of the llmapi lane: text or chat messages in, text out.
 
 Runs in NVIDIA's stock container: standard library, numpy, triton_python_backend_utils and the files
 beside it. What computes the tokens is chosen by the model parameter `runtime`.
 
-Streamed `text_output` is a delta: the pieces concatenate to the whole answer.
+Streamed `text_output` is a delta: the pieces concatenate to the whole answer. `stream_cumulative`
+asks for all of the text so far in each response, which is what upstream's model sends.
 """
 
+import collections
+import gc
 import json
-import math
 import os
 import threading
+import time
+import traceback
 
-import numpy as np
 import triton_python_backend_utils as pb_utils
+from inputs import Limits, Reader, client_message
 from metrics import PERIOD_MS, Exporter
+from outputs import CANCELLED, FINAL, INVALID, UNAVAILABLE, Reply, fail, strings
 from runtime_api import Request, RequestError, make_runtime
 
-FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-PREFIX = "sampling_param_"
-# Declared by the contract, not implemented here yet: refused, because ignoring them would answer
-# another question than the one asked.
-NOT_IMPLEMENTED = (
-    "image_url",
-    "lora_id",
-    "lora_name",
-    "lora_path",
-    "lora_ckpt_source",
-    PREFIX + "return_perf_metrics",
-)
+# Asking whether a client has gone is a call to the server's process and back: one look a period for
+# requests that last, and for so many at a time.
+CANCEL_PERIOD, CANCEL_LOOKS = 0.1, 64
 
 
 def read_model_yaml(folder):
@@ -43,193 +39,188 @@ def read_model_yaml(folder):
     return model, triton, document
 
 
-class Fields:
-    """Typed access to a request's input tensors, with errors that name the field."""
+def instance_gpus(parameter, name):
+    """(number of this instance, its GPUs as text) of `gpu_device_ids`, such as ``0,1;2,3``.
 
-    def __init__(self, request):
-        self._request = request
-
-    def _array(self, name):
-        tensor = pb_utils.get_input_tensor_by_name(self._request, name)
-        return None if tensor is None else tensor.as_numpy().reshape(-1)
-
-    def given(self, name):
-        """Whether the input was sent with something other than false."""
-        array = self._array(name)
-        return array is not None and array.size > 0 and bool(array.any())
-
-    def texts(self, name):
-        array = self._array(name)
-        if array is None:
-            return []
-        try:
-            return [x.decode("utf-8") if isinstance(x, bytes) else str(x) for x in array]
-        except UnicodeDecodeError as error:
-            raise RequestError(f"{name} is not UTF-8: {error.reason}") from None
-
-    def scalar(self, name, default=None):
-        array = self._array(name)
-        if array is None or array.size == 0:
-            return default
-        if array.size > 1:
-            raise RequestError(f"{name} must have one value, got {array.size}")
-        value = array[0].item()
-        if isinstance(value, float) and not math.isfinite(value):
-            raise RequestError(f"{name} must be a finite number, got {value}")
-        return value
-
-
-def to_request(fields, end_ids=None):
-    """A runtime request from the tensors of the llmapi contract."""
-    for name in NOT_IMPLEMENTED:
-        if fields.given(name):
-            raise RequestError(f"{name} is not implemented by this model")
-    prompts = fields.texts("text_input")
-    if len(prompts) != 1:
-        raise RequestError(f"text_input must have one prompt, got {len(prompts)}")
-    return Request(
-        prompt=prompts[0],
-        max_tokens=fields.scalar(PREFIX + "max_tokens", 16),
-        temperature=fields.scalar(PREFIX + "temperature"),
-        top_k=fields.scalar(PREFIX + "top_k"),
-        top_p=fields.scalar(PREFIX + "top_p"),
-        frequency_penalty=fields.scalar(PREFIX + "frequency_penalty"),
-        presence_penalty=fields.scalar(PREFIX + "presence_penalty"),
-        seed=fields.scalar(PREFIX + "seed"),
-        best_of=fields.scalar(PREFIX + "best_of"),
-        stop=[word for word in fields.texts(PREFIX + "stop") if word],
-        streaming=bool(fields.scalar("streaming", False)),
-        end_ids=end_ids,
-    )
+    Triton numbers the instances of a group at the end of their names.
+    """
+    groups = [group.strip() for group in parameter.split(";")]
+    tail = name.rsplit("_", 1)[-1]
+    number = int(tail) if tail.isdigit() else 0
+    if number >= len(groups):
+        raise ValueError(f"gpu_device_ids has {len(groups)} groups: none for instance {name}")
+    return number, groups[number]
 
 
 class TritonPythonModel:
     def initialize(self, args):
         config = json.loads(args["model_config"])
+        parameters = {k: v["string_value"] for k, v in config["parameters"].items()}
         folder = os.path.join(args["model_repository"], args["model_version"])  # noqa: PTH118
         model, triton, llm_args = read_model_yaml(folder)
         self.decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
         if self.decoupled != triton["decoupled"]:
             raise ValueError("config.pbtxt and model.yaml disagree about `decoupled`")
-        name = config["parameters"]["runtime"]["string_value"]
-        stop_ids = config["parameters"]["stop_ids"]["string_value"]
+        instance = None
+        if parameters.get("gpu_device_ids"):
+            instance, gpus = instance_gpus(
+                parameters["gpu_device_ids"], args["model_instance_name"]
+            )
+            # Before anything imports torch: a process keeps the GPUs that it saw first.
+            os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["TRTLLM_VISIBLE_DEVICES"] = gpus
+        stop_ids = parameters["stop_ids"]
         # None leaves it to the runtime, which reads generation_config.json itself.
         self.end_ids = None if stop_ids == "generation_config" else json.loads(stop_ids)
-        self.runtime = make_runtime(name)
+        features = json.loads(parameters.get("features", "{}"))
+        adapters = json.loads(parameters.get("lora_adapters", "[]"))
+        self.reader = Reader(Limits(llm_args), features, adapters)
+        self.chat = self.media = None
+        if features.get("chat"):
+            from chat_template import ChatTemplate
+
+            self.chat = ChatTemplate(llm_args.get("tokenizer") or model)
+        queue = int(parameters.get("max_queue_size") or 0)
+        self.most = queue and queue + (llm_args.get("max_batch_size") or 0)
+        self.running, self.ids = {}, collections.defaultdict(list)
+        self.lock, self.closing = threading.Lock(), threading.Event()
+        self.runtime = make_runtime(parameters["runtime"])
+        self.runtime.merge_events = parameters.get("merge_events", "true") == "true"
         self.runtime.start(model, llm_args)
-        self.handles, self.lock = {}, threading.Lock()
-        period = config["parameters"].get("stats_check_period_ms", {}).get("string_value")
+        if features.get("multimodal"):
+            from fetch import Rules
+            from media import Media
+
+            rules = Rules(json.loads(parameters["multimodal"]))
+            self.media = Media(rules, getattr(self.runtime, "decode_image", None))
         self.exporter = Exporter(
             pb_utils,
             args["model_name"],
             args["model_version"],
             self.runtime.stats,
-            int(period or PERIOD_MS),
+            int(parameters.get("stats_check_period_ms") or PERIOD_MS),
+            instance,
         )
-        pb_utils.Logger.log_info(f"[engineroom] runtime={name} model={model}")
+        self.watcher = threading.Thread(target=self._watch, name="cancellation", daemon=True)
+        self.watcher.start()
+        pb_utils.Logger.log_info(f"[engineroom] runtime={parameters['runtime']} model={model}")
+        # What start-up made stays: collections need not look at it again.
+        gc.collect()
+        gc.freeze()
 
     def execute(self, requests):
         for request in requests:
             sender = request.get_response_sender()
             try:
                 self._one(request, sender)
-            except RequestError as error:
-                _fail(sender, str(error))
+            except ValueError as error:  # RequestError, and those of the shared helpers
+                fail(sender, str(error), INVALID)
             except Exception as error:
-                _fail(sender, f"{type(error).__name__}: {error}")
+                pb_utils.Logger.log_error(f"[engineroom] {traceback.format_exc()}")
+                fail(sender, f"{type(error).__name__}: {error}")
         return None
 
     def _one(self, request, sender):
-        fields = Fields(request)
+        wanted = self.reader.read(request)
         ident = request.request_id()
-        if fields.scalar("stop", False):
+        if wanted.stop:
+            if not ident:
+                raise RequestError("stop: the request id of what is to be cancelled is missing")
             with self.lock:
-                handle = self.handles.get(ident)
-            if handle is not None:
-                handle.cancel()
-            sender.send(flags=FINAL) if self.decoupled else _fail(sender, "stop: request cancelled")
+                found = list(self.ids.get(ident, ()))
+            for reply in found:
+                reply.cancel()
+            sender.send(pb_utils.InferenceResponse([strings("text_output", [""])]), flags=FINAL)
             return
-        wanted = to_request(fields, self.end_ids)
         if wanted.streaming and not self.decoupled:
             raise RequestError("streaming needs a repository rendered with serving.streaming: true")
-        prompt = ""
-        if not fields.scalar(PREFIX + "exclude_input_from_output", True):
-            prompt = wanted.prompt
-        extras = {
-            name: bool(fields.scalar(f"return_{name}", False))
-            for name in ("finish_reason", "stop_reason", "cumulative_logprob")
-        }
+        if self.most and len(self.running) >= self.most:
+            fail(sender, f"the queue is full: {self.most} requests are under way", UNAVAILABLE)
+            return
+        fields = wanted.fields
+        prompt = wanted.prompt
+        if wanted.messages is not None:
+            prompt = self._chat(wanted)
+            fields["add_special_tokens"] = False
+        fields["prompt"] = prompt
+        if self.end_ids is not None:
+            fields.setdefault("end_ids", self.end_ids)
+        reply = Reply(
+            sender,
+            wanted,
+            prompt if wanted.echo else "",
+            lambda reply, given, made: self._ended(ident, reply, given, made),
+            pb_utils.Logger.log_error,
+        )
+        self._begun(ident, reply)
+        if not wanted.images:
+            self._submit(reply, fields)
+            return
+        self.media.fetch(
+            wanted.images,
+            lambda images: self._submit(reply, {**fields, "media": images}),
+            lambda message: reply.error(message, CANCELLED if reply.cancelled else INVALID),
+            lambda: reply.cancelled,
+        )
 
-        def ended(input_tokens, output_tokens):
-            self._forget(ident)
-            self.exporter.request_ended(input_tokens, output_tokens)
+    def _chat(self, wanted):
+        if wanted.images:
+            from media import with_places
 
-        reply = _Reply(sender, wanted.streaming, prompt, extras, ended)
-        handle = self.runtime.submit(wanted, reply)
-        reply.cancel = handle.cancel
-        with self.lock:  # `done` is set before `_forget` takes the lock: no finished handle stays
-            if ident and not reply.done:
-                self.handles[ident] = handle
+            return self.chat.prompt(with_places(wanted.messages, len(wanted.images)))
+        return self.chat.prompt(wanted.messages)
 
-    def _forget(self, ident):
-        with self.lock:
-            self.handles.pop(ident, None)
+    def _submit(self, reply, fields):
+        """Hand a request to the runtime; what it refuses is the request's answer."""
+        if reply.cancelled:
+            reply.error("the request was cancelled", CANCELLED)
+            return
+        try:
+            reply.follow(self.runtime.submit(Request(**fields), reply))
+        except ValueError as error:
+            reply.error(client_message(error), INVALID)
+        except Exception as error:
+            pb_utils.Logger.log_error(f"[engineroom] {traceback.format_exc()}")
+            reply.error(f"{type(error).__name__}: {error}")
+
+    # ---- what is running
+    def _begun(self, ident, reply):
+        self.running[reply] = None
+        if ident:
+            with self.lock:
+                self.ids[ident].append(reply)
+
+    def _ended(self, ident, reply, prompt_tokens, tokens):
+        self.running.pop(reply, None)
+        if ident:
+            with self.lock:
+                left = self.ids[ident]
+                if reply in left:
+                    left.remove(reply)
+                if not left:
+                    del self.ids[ident]
+        if tokens is not None:
+            self.exporter.request_ended(prompt_tokens, tokens)
+
+    def _watch(self):
+        """Cancel requests whose client has gone, without waiting for their next token."""
+        while not self.closing.wait(CANCEL_PERIOD):
+            before = time.monotonic() - CANCEL_PERIOD
+            for reply in [r for r in self.running.copy() if r.started < before][:CANCEL_LOOKS]:
+                try:
+                    if not reply.cancelled and reply.gone():
+                        reply.cancel()
+                except Exception as error:
+                    pb_utils.Logger.log_warn(f"[engineroom] cancellation: {error}")
+                # To the end of the line: with many under way each gets its turn.
+                if self.running.pop(reply, reply) is None:
+                    self.running[reply] = None
+                if reply.done:
+                    self.running.pop(reply, None)
 
     def finalize(self):
+        self.closing.set()
         self.exporter.close()
+        if self.media is not None:
+            self.media.close()
         self.runtime.stop()
-
-
-class _Reply:
-    """Turns a runtime's chunks into Triton responses; called from the runtime's thread."""
-
-    def __init__(self, sender, streaming, prompt, extras, on_end):
-        self.sender, self.streaming = sender, streaming
-        self.text, self.extras, self.on_end = prompt, extras, on_end
-        self.done, self.cancel, self.tokens = False, None, 0
-
-    def __call__(self, chunk):
-        if self.done:
-            return
-        self.text += chunk.text
-        self.tokens += len(chunk.token_ids)
-        if not chunk.final:
-            if self.sender.is_cancelled():
-                if self.cancel is not None:
-                    self.cancel()
-                return
-            if self.streaming and self.text:
-                self.sender.send(pb_utils.InferenceResponse([_text(self.text)]))
-                self.text = ""
-            return
-        self.done = True
-        complete = chunk.finish_reason not in ("error", "cancelled")
-        self.on_end(chunk.prompt_tokens, self.tokens if complete else None)
-        if chunk.finish_reason == "error":
-            _fail(self.sender, chunk.stop_reason or "generation failed")
-            return
-        self.sender.send(pb_utils.InferenceResponse(self._outputs(chunk)), flags=FINAL)
-
-    def _outputs(self, chunk):
-        outputs = [_text(self.text)]
-        for name in ("finish_reason", "stop_reason"):
-            if self.extras[name]:
-                value = getattr(chunk, name)
-                outputs.append(_string(name, "" if value is None else str(value)))
-        if self.extras["cumulative_logprob"]:
-            value = np.array([chunk.cumulative_logprob or 0.0], np.float32)
-            outputs.append(pb_utils.Tensor("cumulative_logprob", value))
-        return outputs
-
-
-def _string(name, text):
-    return pb_utils.Tensor(name, np.array([text.encode("utf-8")], np.object_))
-
-
-def _text(text):
-    return _string("text_output", text)
-
-
-def _fail(sender, message):
-    error = pb_utils.TritonError(f"[engineroom] {message}")
-    sender.send(pb_utils.InferenceResponse(output_tensors=[], error=error), flags=FINAL)
+        self.watcher.join(timeout=5)

@@ -1,29 +1,53 @@
 """The TensorRT-LLM implementation of `runtime_api`: its LLM API, driven from one event loop.
 
-Written against the LLM API of 1.0 to 1.2 as recorded in the contracts. No TensorRT-LLM was
-available where it was written: what is tested is that the calls below are the ones made.
+Written against the LLM API of 0.21 to 1.4 as recorded in the contracts. No TensorRT-LLM was available
+where it was written: what is tested is that the calls below are the ones made.
 """
 
 import asyncio
+import collections
+import importlib
+import io
 import json
-import threading
 import time
 import traceback
 
-from runtime_api import Chunk, RequestError, Stats
+from event_loop import SharedLoop
+from runtime_api import Chunk, Stats
+from trtllm_output import Progress
+from trtllm_request import Converter, model_facts
 
 # Seconds between two looks at the iteration statistics, and the longest wait for a new one. In the
 # releases that hand them over in a queue, upstream closes it after that wait until the next request:
 # short waits would lose the rest of a request whose prompt takes longer.
 STATS_PERIOD, STATS_WAIT, RPC_WAIT = 0.1, 30, 2
+# Of an iteration: what is about requests and not about the cache or the machine.
+OF_REQUESTS = ("numActiveRequests", "numQueuedRequests", "inflightBatchingStats")
+MAX_PIXELS = 64_000_000  # of one image; decoded it takes three bytes a pixel
 
 
 class Handle:
-    def __init__(self, result):
-        self._result = result
+    """One request: what cancels it, and what was sent of it.
+
+    Attributes:
+        result: upstream's, once the request was handed over.
+    """
+
+    __slots__ = ("_loop", "cancelled", "on_chunk", "request", "result", "task")
+
+    def __init__(self, request, on_chunk, loop):
+        self.request, self.on_chunk, self._loop = request, on_chunk, loop
+        self.result = self.task = None
+        self.cancelled = False
 
     def cancel(self):
-        self._result.abort()
+        """From any thread; a request that is not handed over yet never is."""
+        self.cancelled = True
+        self._loop.call_soon_threadsafe(self._abort)
+
+    def _abort(self):
+        if self.result is not None and not (self.task is not None and self.task.done()):
+            self.result.abort()
 
 
 def to_stats(item, timestamp_us, running):
@@ -66,37 +90,65 @@ def to_stats(item, timestamp_us, running):
 
 
 class TrtllmRuntime:
+    """TensorRT-LLM's `LLM`.
+
+    Attributes:
+        merge_events: tokens that are ready before the previous ones have left go out in one chunk.
+    """
+
     name = "tensorrt_llm"
+    merge_events = True
 
     def start(self, model, args):
+        """Load the model.
+
+        Args:
+            model: checkpoint folder, or a hub id.
+            args: LLM arguments; `logits_post_processors`, {name: "module:attribute"}, is not upstream's.
+        """
         import tensorrt_llm
 
-        self._sampling_params = tensorrt_llm.SamplingParams
+        args = dict(args)
+        processors = {
+            name: _processor(name, spec)
+            for name, spec in args.pop("logits_post_processors", {}).items()
+        }
         if getattr(tensorrt_llm, "__version__", "").startswith("0."):
             # Before 1.0 the plain name is the TensorRT engine backend.
             from tensorrt_llm._torch import LLM
         else:
             LLM = tensorrt_llm.LLM
-        self._llm = LLM(model=model, **args)
-        self._loop = asyncio.new_event_loop()
-        self._running, self._seen, self._latest, self._latest_us = 0, False, {}, None
+        self._llm = LLM(**_arguments({"model": model, **args}))
+        self._ends, bos = model_facts(args.get("tokenizer") or model)
+        self._ends = self._ends or model_facts(model)[0]
+        self._convert = Converter(self._llm, tensorrt_llm, self._ends, bos, processors)
+        self._shared = SharedLoop("llmapi")
+        self._loop = self._shared.loop
+        self._inbox = collections.deque()
+        self._running, self._seen = 0, False
+        self._latest, self._latest_us, self._stale = {}, None, False
         self._watching = self._loop.create_task(self._watch())
-        self._thread = threading.Thread(target=self._loop.run_forever, name="llmapi", daemon=True)
-        self._thread.start()
+        self._shared.start()
 
     def stop(self):
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop)
-        self._thread.join(timeout=30)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(timeout=30)
+        self._shared.close()
         self._llm.shutdown()
 
     async def _end(self):
         self._watching.cancel()
         await asyncio.wait([self._watching])
-        self._loop.stop()
 
+    # ---- statistics
     def stats(self):
         """The newest iteration's statistics, or none before the first one; returns at once."""
-        return to_stats(self._latest, self._latest_us, self._running)
+        latest = self._latest
+        if isinstance(latest, str):
+            # Most iterations are never looked at, so they are not parsed when they arrive.
+            latest = json.loads(latest)
+        if self._stale:
+            latest = {name: value for name, value in latest.items() if name not in OF_REQUESTS}
+        return to_stats(latest, self._latest_us, self._running)
 
     async def _watch(self):
         """Keep the newest iteration's statistics; on the event loop, without blocking it."""
@@ -120,79 +172,109 @@ class TrtllmRuntime:
                 failed = True
 
     def _keep(self, item):
-        self._latest = json.loads(item) if isinstance(item, str) else item
-        self._latest_us = time.time_ns() // 1000
+        self._latest, self._latest_us, self._stale = item, time.time_ns() // 1000, False
 
+    # ---- requests
     def submit(self, request, on_chunk):
-        """Start a request on the event loop; `on_chunk` is called from the loop's thread."""
-        return asyncio.run_coroutine_threadsafe(self._begin(request, on_chunk), self._loop).result()
+        """Hand over a request without waiting for its tokens.
 
-    async def _begin(self, request, on_chunk):
-        wanted = {
-            "max_tokens": request.max_tokens,
-            "temperature": request.temperature,
-            "top_k": request.top_k,
-            "top_p": request.top_p,
-            "frequency_penalty": request.frequency_penalty,
-            "presence_penalty": request.presence_penalty,
-            "seed": request.seed,
-            "best_of": request.best_of,
-            "stop": request.stop or None,
-        }
-        if request.end_ids:
-            wanted["end_id"], *more = request.end_ids
-            wanted["stop_token_ids"] = more or None
-        try:
-            params = self._sampling_params(**{k: v for k, v in wanted.items() if v is not None})
-            result = self._llm.generate_async(
-                request.prompt if request.prompt_ids is None else request.prompt_ids,
-                params,
-                streaming=request.streaming,
-            )
-        except ValueError as error:
-            raise RequestError(str(error)) from None
-        # Held on the handle: the event loop itself keeps only a weak reference to a task.
-        handle = Handle(result)
-        if not self._running:
-            # What the last step before a pause said of requests is not about this one.
-            gone = ("numActiveRequests", "numQueuedRequests", "inflightBatchingStats")
-            self._latest = {k: v for k, v in self._latest.items() if k not in gone}
-        self._running, self._seen = self._running + 1, True
-        handle.task = self._loop.create_task(self._follow(result, on_chunk))
+        `on_chunk` is called from whichever thread runs the event loop, perhaps before this returns,
+        also with what is wrong with the request.
+        """
+        handle = Handle(request, on_chunk, self._loop)
+        self._inbox.append(handle)
+        self._shared.run(self._take)
         return handle
 
-    async def _follow(self, result, on_chunk):
+    def _take(self):
+        while self._inbox:  # another one may be here before its own call
+            handle = self._inbox.popleft()
+            try:
+                self._begin(handle)
+            except ValueError as error:
+                handle.on_chunk(Chunk([], "", "error", str(error), invalid=True))
+            except Exception as error:
+                traceback.print_exc()
+                handle.on_chunk(Chunk([], "", "error", f"{type(error).__name__}: {error}"))
+
+    def _begin(self, handle):
+        if handle.cancelled:
+            handle.on_chunk(Chunk([], "", "cancelled"))
+            return
+        inputs, params, more = self._convert.arguments(handle.request)
+        handle.result = self._llm.generate_async(
+            inputs, params, streaming=handle.request.streaming, **more
+        )
+        if not self._running:
+            # What the last step before a pause said of requests is not about this one.
+            self._stale = True
+        self._running, self._seen = self._running + 1, True
+        # Held on the handle: the event loop itself keeps only a weak reference to a task.
+        handle.task = self._loop.create_task(self._follow(handle))
+
+    async def _follow(self, handle):
         try:
-            await self._chunks(result, on_chunk)
+            await self._chunks(handle)
+        except Exception as error:
+            traceback.print_exc()
+            handle.on_chunk(Chunk([], "", "error", f"{type(error).__name__}: {error}"))
         finally:
             self._running -= 1
 
+    async def _chunks(self, handle):
+        progress, waiting = Progress(handle.request, handle.result, self._ends), False
+
+        def hand_on():
+            nonlocal waiting
+            waiting = False
+            for chunk in progress.chunks(output):
+                if progress.over and not progress.finished:
+                    handle.result.abort()  # a stop word that upstream did not see
+                handle.on_chunk(chunk)
+
+        async for output in handle.result:
+            if not self.merge_events or output.finished:
+                hand_on()
+            elif handle.request.streaming and not waiting:
+                # Runs when this loop really waits: tokens that are there already go out together.
+                waiting = True
+                self._loop.call_soon(hand_on)
+            if progress.over:
+                return
+        # Aborted: every request gets a last response.
+        handle.on_chunk(Chunk([], "", "cancelled"))
+
     @staticmethod
-    async def _chunks(result, on_chunk):
-        tokens = text = 0
-        final = False
-        prompt = getattr(result, "prompt_token_ids", None)
-        try:
-            async for output in result:
-                best = output.outputs[0]
-                whole = best.text
-                if best.finish_reason is None:
-                    # An unfinished character shows as U+FFFD until its other bytes arrive.
-                    whole = whole.rstrip("\ufffd")
-                new_ids, delta = list(best.token_ids[tokens:]), whole[text:]
-                tokens, text = len(best.token_ids), max(text, len(whole))
-                final = best.finish_reason is not None
-                on_chunk(
-                    Chunk(
-                        new_ids,
-                        delta,
-                        best.finish_reason,
-                        None if best.stop_reason is None else str(best.stop_reason),
-                        best.cumulative_logprob,
-                        None if prompt is None else len(prompt),
-                    )
-                )
-            if not final:  # aborted: every request gets a last response
-                on_chunk(Chunk([], "", "cancelled"))
-        except Exception as error:
-            on_chunk(Chunk([], "", "error", f"{type(error).__name__}: {error}"))
+    def decode_image(data):
+        """Bytes of an image file as what the LLM API takes; called from any thread.
+
+        Raises:
+            Exception: Pillow cannot read it, or it has more than `MAX_PIXELS`.
+        """
+        from PIL import Image
+
+        image = Image.open(io.BytesIO(data))
+        if image.width * image.height > MAX_PIXELS:
+            raise ValueError(f"{image.width} x {image.height} pixels")
+        return image.convert("RGB")
+
+
+def _arguments(args):
+    """LLM arguments with nested ones as the objects that this release wants, by upstream's own rule."""
+    try:
+        from tensorrt_llm.llmapi.llm_utils import update_llm_args_with_extra_dict
+    except ImportError:
+        return args
+    return update_llm_args_with_extra_dict({}, args)
+
+
+def _processor(name, spec):
+    module, _, path = spec.partition(":")
+    try:
+        found = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+        found = found() if isinstance(found, type) else found
+    except Exception as error:
+        raise ValueError(f"logits_post_processors: {name}: {spec!r}: {error}") from error
+    return found

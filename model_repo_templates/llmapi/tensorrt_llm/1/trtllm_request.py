@@ -1,0 +1,180 @@
+"""A runtime request as what TensorRT-LLM's LLM API takes. Imports TensorRT-LLM when first called.
+
+Names are those of `SamplingParams`, `GuidedDecodingParams` and `LoRARequest` of 0.21 to 1.4
+(tensorrt_llm/sampling_params.py, tensorrt_llm/executor/request.py).
+"""
+
+import inspect
+import json
+import os
+
+from runtime_api import RequestError
+
+# runtime_api.Request and SamplingParams call these the same.
+SAME = (
+    "max_tokens", "min_tokens", "temperature", "top_k", "top_p", "top_p_min", "repetition_penalty",
+    "frequency_penalty", "presence_penalty", "length_penalty", "beam_search_diversity_rate", "seed",
+)  # fmt: skip
+_GUIDES = {"json_schema": "json", "regex": "regex", "ebnf_grammar": "grammar",
+           "structural_tag": "structural_tag"}  # fmt: skip
+
+
+class Converter:
+    """Makes the arguments of `LLM.generate_async`.
+
+    Args:
+        llm: the LLM. module: `tensorrt_llm`.
+        end_ids: the model's own end-of-sequence ids.
+        bos: text of the tokenizer's BOS token, or None.
+        processors: {name: logits post-processor}.
+    """
+
+    def __init__(self, llm, module, end_ids, bos, processors):
+        self._params, self._end_ids, self._bos = module.SamplingParams, end_ids, bos
+        self._processors = processors
+        try:
+            self._known = frozenset(inspect.signature(llm.generate_async).parameters)
+        except (TypeError, ValueError):
+            self._known = frozenset()
+
+    def arguments(self, request):
+        """(inputs, sampling parameters, further keyword arguments) of `generate_async`.
+
+        Raises:
+            RequestError: something that this version's LLM API has no place for.
+            ValueError: what SamplingParams refuses.
+        """
+        more = {}
+        if request.lora is not None:
+            more["lora_request"] = _lora(request.lora)
+        if request.priority is not None:
+            if "priority" not in self._known:
+                raise RequestError("this release of the LLM API knows no priority")
+            more["priority"] = request.priority
+        return self._inputs(request), self._params(**self.sampling(request)), more
+
+    def _inputs(self, request):
+        if request.media:
+            inputs = {"multi_modal_data": {"image": list(request.media)}}
+            if request.prompt_ids is None:
+                return {"prompt": request.prompt, **inputs}
+            return {"prompt_token_ids": list(request.prompt_ids), **inputs}
+        return request.prompt if request.prompt_ids is None else list(request.prompt_ids)
+
+    def sampling(self, request):
+        """Keyword arguments of `SamplingParams`: what differs from its defaults."""
+        given = vars(request)
+        wanted = {name: given[name] for name in SAME if given[name] is not None}
+        if not request.temperature and request.temperature is not None:
+            # 0 means greedy to clients; upstream wants it above 0.
+            del wanted["temperature"]
+            wanted["top_k"] = 1
+            wanted.pop("top_p", None)
+        ends = self._end_ids if request.end_ids is None else request.end_ids
+        stops = [_single("stop", ids) for ids in request.stop_token_sequences]
+        if ends:
+            wanted["end_id"] = ends[0]
+            stops += ends[1:]
+        elif request.end_ids is not None:
+            wanted["ignore_eos"] = True
+        if stops:
+            wanted["stop_token_ids"] = stops
+        if request.stop:
+            wanted["stop"] = list(request.stop)
+        if request.bad:
+            wanted["bad"] = list(request.bad)
+        if request.bad_token_sequences:
+            wanted["bad_token_ids"] = [_single("bad", ids) for ids in request.bad_token_sequences]
+        if request.beam_width:
+            wanted.update(use_beam_search=True, n=request.n, best_of=request.beam_width)
+            if request.early_stopping is not None:
+                wanted["early_stopping"] = int(request.early_stopping)
+        else:
+            if request.n > 1:
+                wanted["n"] = request.n
+            if request.best_of is not None and request.best_of > 1:
+                wanted["best_of"] = request.best_of
+        if request.log_probs:
+            wanted["logprobs"] = 1
+        if request.context_logits:
+            wanted["return_context_logits"] = True
+        if request.generation_logits:
+            wanted["return_generation_logits"] = True
+        if request.perf:
+            wanted["return_perf_metrics"] = True
+        if request.guide is not None:
+            wanted["guided_decoding"] = _guided(request.guide)
+        if request.logits_post_processor is not None:
+            wanted["logits_processor"] = self._processor(request.logits_post_processor)
+        if request.prompt_ids is None:
+            starts = bool(self._bos) and request.prompt.startswith(self._bos)
+            if starts or not request.add_special_tokens:
+                wanted["add_special_tokens"] = False
+        if not request.with_text:
+            wanted["detokenize"] = False
+        return wanted
+
+    def _processor(self, name):
+        found = self._processors.get(name)
+        if found is None:
+            known = ", ".join(sorted(self._processors)) or "none"
+            raise RequestError(
+                f"logits_post_processor {name[:80]!r} is not registered; there are: {known}"
+            )
+        return found
+
+
+def _single(field, ids):
+    if len(ids) != 1:
+        raise RequestError(f"{field}: the LLM API takes such words as text or as one token id")
+    return ids[0]
+
+
+def _guided(guide):
+    from tensorrt_llm.sampling_params import GuidedDecodingParams
+
+    _read_by_xgrammar(guide)
+    if guide.kind == "json":
+        return GuidedDecodingParams(json_object=True)
+    return GuidedDecodingParams(**{_GUIDES[guide.kind]: guide.text})
+
+
+def _read_by_xgrammar(guide):
+    """Refuse what the library cannot read, before it is the engine's loop that finds out.
+
+    Raises:
+        RequestError: not a schema, expression or grammar. Where the library is missing nothing is said.
+    """
+    make = {
+        "json_schema": "from_json_schema", "regex": "from_regex", "ebnf_grammar": "from_ebnf",
+    }.get(guide.kind)  # fmt: skip
+    try:
+        import xgrammar
+    except ImportError:
+        return
+    try:
+        if make is not None:
+            getattr(xgrammar.Grammar, make)(guide.text)
+    except Exception as error:
+        line = next(iter(str(error).splitlines()), "")[:200]
+        raise RequestError(f"guide is no valid {guide.kind}: {line}", field="guide") from None
+
+
+def _lora(lora):
+    from tensorrt_llm.executor.request import LoRARequest
+
+    more = {} if lora.ckpt_source is None else {"lora_ckpt_source": lora.ckpt_source}
+    return LoRARequest(lora.name or str(lora.id), lora.id, lora.path or "", **more)
+
+
+def model_facts(folder):
+    """(end-of-sequence ids, text of BOS) of a checkpoint folder; ([], None) for a hub id."""
+    from text_codec import end_ids
+
+    try:
+        with open(os.path.join(folder, "tokenizer_config.json"), encoding="utf-8") as file:  # noqa: PTH118, PTH123
+            config = json.load(file)
+    except (FileNotFoundError, NotADirectoryError):
+        config = {}
+    bos = config.get("bos_token")
+    return end_ids(folder), bos.get("content") if isinstance(bos, dict) else bos
