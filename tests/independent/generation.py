@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
@@ -29,6 +31,8 @@ class Plain:
     """transformers' own `generate` on the dequantized checkpoint."""
 
     def __init__(self, folder: Path):
+        torch.set_num_threads(1)  # the model is tiny: threads would wait for each other
+        self._known: dict[tuple[object, ...], list[int]] = {}
         weights, self.kv = dequantize(folder)
         config = AutoConfig.from_pretrained(folder)
         if hasattr(config, "quantization_config"):
@@ -43,6 +47,12 @@ class Plain:
 
     def ids(self, prompt: str, max_tokens: int, ends: list[int]) -> list[int]:
         """New token ids under greedy decoding, end ids left out."""
+        key = (prompt, max_tokens, *ends)
+        if key not in self._known:
+            self._known[key] = self._ids(prompt, max_tokens, ends)
+        return list(self._known[key])
+
+    def _ids(self, prompt: str, max_tokens: int, ends: list[int]) -> list[int]:
         inputs = self.tokenizer(prompt, return_tensors="pt")
         with torch.inference_mode():
             out = self.model.generate(
@@ -58,6 +68,34 @@ class Plain:
             if token in ends:
                 return out[:i]
         return out
+
+    def logits(self, ids: list[int]) -> np.ndarray:
+        """Logits after each of `ids`, float32 [len(ids), vocabulary]."""
+        with torch.inference_mode():
+            out = self.model(
+                input_ids=torch.tensor([ids]),
+                past_key_values=RoundTripCache(self.model.config, self.kv),
+            )
+        return out.logits[0].float().numpy()
+
+    def greedy(
+        self,
+        prompt: list[int],
+        max_tokens: int,
+        ends: list[int],
+        change: Callable[[np.ndarray, list[int], int], None],
+    ) -> list[int]:
+        """New token ids where `change(logits, prompt and answer, length of the answer)` is applied
+        to the logits [vocabulary] before each choice; end ids left out."""
+        ids = list(prompt)
+        while len(ids) < len(prompt) + max_tokens:
+            logits = self.logits(ids)[-1].copy()
+            change(logits, ids, len(ids) - len(prompt))
+            token = int(logits.argmax())
+            if token in ends:
+                break
+            ids.append(token)
+        return ids[len(prompt) :]
 
     def text(self, ids: list[int]) -> str:
         return self.tokenizer.decode(

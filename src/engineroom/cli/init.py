@@ -13,7 +13,7 @@ from engineroom.errors import UsageError, Where
 def command(
     model: Annotated[str, typer.Option("--model", help="Local folder or hub id.")],
     sku: Annotated[str, typer.Option("--sku", help="GPU SKU id, e.g. h100-sxm.")],
-    lane: Annotated[str, typer.Option("--lane", help="llmapi or engine.")] = "llmapi",
+    lane: Annotated[str, typer.Option("--lane", help="llmapi, engine or vllm.")] = "llmapi",
     stack: Annotated[str, typer.Option("--stack", help="Triton release.")] = "26.07",
     dataset: Annotated[
         str | None,
@@ -35,7 +35,9 @@ def command(
     from engineroom.runner.files import write_text
 
     if lane not in {str(item) for item in LaneName}:
-        raise UsageError(f"no lane `{lane}`", where=Where(key="--lane"), hint="llmapi or engine")
+        raise UsageError(
+            f"no lane `{lane}`", where=Where(key="--lane"), hint="llmapi, engine or vllm"
+        )
     if file.exists() and not (force or dry_run):
         raise UsageError(
             "the file exists already",

@@ -33,7 +33,8 @@ def command(
         typer.Option("--facts", metavar="FILE", help="JSON or YAML of what no artefact says."),
     ] = None,
     words: Annotated[
-        str | None, typer.Option("--command", help="A trtllm-build command line, in quotes.")
+        str | None,
+        typer.Option("--command", help="A trtllm-build or curl command line, in quotes."),
     ] = None,
     topic: Annotated[
         list[str] | None, typer.Option("--topic", help="Only this topic (may be repeated).")
@@ -45,7 +46,7 @@ def command(
         str | None, typer.Option("--stack", help="Triton release, or TensorRT-LLM version.")
     ] = None,
     sku: Annotated[str | None, typer.Option("--sku", help="GPU SKU of the catalog.")] = None,
-    lane: Annotated[LaneName | None, typer.Option("--lane", help="engine or llmapi.")] = None,
+    lane: Annotated[LaneName | None, typer.Option("--lane", help="engine, llmapi or vllm.")] = None,
     fmt: FindingsOut = FindingsFormat.TABLE,
     fail_on: FailFrom = FailOn.ERROR,
     explain: Explain = None,

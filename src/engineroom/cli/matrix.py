@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from engineroom.cli.matrix_capture import capture_command, verify_command
+from engineroom.cli.matrix_fields import fields_command
 from engineroom.cli.options import CatalogDir, Format, OutputFormat
 from engineroom.names import ExitCode, LaneName, StrEnum
 
@@ -25,6 +26,7 @@ app = typer.Typer(
 
 app.command("capture")(capture_command)
 app.command("verify")(verify_command)
+app.command("fields")(fields_command)
 
 
 class DiffFailOn(StrEnum):

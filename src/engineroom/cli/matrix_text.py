@@ -22,7 +22,7 @@ def matrix_lines(cells: Sequence[Cell], legend: str) -> Iterator[str]:
     for lane in dict.fromkeys(c.lane for c in cells):
         rows = [c for c in cells if c.lane == lane]
         first = rows[0]
-        yield f"{lane} lane, TensorRT-LLM {first.tensorrt_llm} ({_stack_text(first)})"
+        yield f"{lane} lane, {first.runtime} ({_stack_text(first)})"
         heads = list(dict.fromkeys((c.compute_capability, c.skus) for c in rows))
         names = [
             list(skus[:_EXAMPLES]) + (["…"] if len(skus) > _EXAMPLES else []) for _, skus in heads

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import shlex
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +18,15 @@ from engineroom.cli.options import (
     TargetId,
 )
 from engineroom.names import RuntimeName
+
+if TYPE_CHECKING:
+    from engineroom.lanes.launch import LaunchPlan
+
+
+def started_by(plan: LaunchPlan) -> str:
+    """A launch plan as one line for a terminal; `launch.json` has the words themselves."""
+    variables = [f"{name}={value}" for name, value in plan.env.items()]
+    return " ".join([*variables, shlex.join(plan.argv)])
 
 
 def command(
@@ -51,8 +61,10 @@ def command(
                 "artefact": item.artefact.kind,
                 "digest": item.digest,
             }
-            data.append(row)
+            data.append({**row, "launch": item.launch.as_dict()})
             rows.append(tuple(row.values()))
+            if item.runtime is not RuntimeName.REFERENCE:
+                job.reporter.note(f"start {row['target']} with: {started_by(item.launch)}")
         else:
             data.append(item)
             rows.append((item["target"], "would write", " ".join(item["files"]), "", ""))

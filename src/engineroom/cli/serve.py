@@ -56,7 +56,9 @@ def command(
             facts = {
                 "target": serving.repository.target.target.id,
                 "runtime": str(runtime),
-                "model": serving.repository.target.lane.client.model,
+                "model": serving.repository.target.lane.client.front(
+                    job.loaded.spec.serving.fronts
+                ),
                 "http": ends.url,
                 "grpc": f"127.0.0.1:{ends.grpc}",
                 "metrics": f"http://127.0.0.1:{ends.metrics}/metrics",

@@ -13,7 +13,7 @@ from engineroom.lanes import LaneRequest
 from engineroom.pipeline.check import require_no_errors
 from engineroom.pipeline.job import Job, ResolvedTarget, only_targets
 from engineroom.pipeline.quantize import Checkpoint, find
-from engineroom.runner import files, manifest, process
+from engineroom.runner import files, manifest, process, xgrammar_info
 from engineroom.types import Step
 
 PLAN = "build-plan.json"
@@ -24,7 +24,8 @@ class Artefact:
     """What a target's build left.
 
     Attributes:
-        kind: ``engine`` (compiled), ``build-plan`` (the command, not run) or ``llmapi-package``.
+        kind: ``engine`` (compiled), ``build-plan`` (the command, not run) or ``<lane>-package`` of
+            a lane that compiles nothing.
     """
 
     target: ResolvedTarget
@@ -46,7 +47,7 @@ def location(
 ) -> tuple[Path, str, LaneRequest]:
     """(artefact folder, key, lane request): a function of the inputs alone.
 
-    Layout: ``build/<lane>/<trtllm version>/<sku>/<tp>x<pp>/<digest>/``.
+    Layout: ``build/<lane>/<runtime version>/<sku>/<tp>x<pp>/<digest>/``.
 
     Raises:
         FindingsError: no contract of the version.
@@ -66,7 +67,7 @@ def location(
     parts = (
         "build",
         str(target.lane),
-        item.stack.tensorrt_llm,
+        item.stack.runtime_version,
         item.sku.id,
         f"{target.tensor_parallel}x{target.pipeline_parallel}",
         key[:16],
@@ -81,7 +82,7 @@ def find_artefact(job: Job, item: ResolvedTarget, checkpoint: Checkpoint) -> Art
         UsageError: not built, or damaged.
     """
     path, key, _ = location(job, item, checkpoint)
-    for kind in ("engine", "build-plan", "llmapi-package"):
+    for kind in ("engine", "build-plan", f"{item.target.lane}-package"):
         content = manifest.reuse(path, kind, key)
         if content is not None:
             return Artefact(item, path, kind, content, True)
@@ -137,7 +138,8 @@ def _build_one(job: Job, item: ResolvedTarget, checkpoint: Checkpoint) -> Artefa
     steps = item.lane.steps(request)
     tools = [step.argv[0] for step in steps if step.argv]
     runnable = all(shutil.which(tool) for tool in tools)
-    kind = "llmapi-package" if not tools else ("engine" if runnable else "build-plan")
+    package = f"{item.target.lane}-package"
+    kind = package if not tools else ("engine" if runnable else "build-plan")
     kept = manifest.reuse(path, kind, key) or manifest.reuse(path, "engine", key)
     if kept is not None:
         job.reporter.note(f"{item.target.id}: reusing verified {kept['kind']}")
@@ -147,7 +149,7 @@ def _build_one(job: Job, item: ResolvedTarget, checkpoint: Checkpoint) -> Artefa
         for name, value in item.lane.documents(request).items():
             files.write_text(staging / name, files.dump_yaml(value))
         facts = _facts(item, request, checkpoint, steps)
-        if kind == "llmapi-package":
+        if kind == package:
             files.link_tree(checkpoint.path / "hf", staging / "checkpoint")
         else:
             plan = {
@@ -161,8 +163,11 @@ def _build_one(job: Job, item: ResolvedTarget, checkpoint: Checkpoint) -> Artefa
                 os.path.relpath(checkpoint.path / "hf", path)
             ).as_posix()
             files.write_json(staging / PLAN, plan)
-        if kind == "engine":
-            for step in steps:
+        for step in steps:
+            if step.name == "xgrammar-tokenizer-info":
+                stop_ids = request.spec.serving.stop_ids
+                xgrammar_info.write(checkpoint.path / "hf", staging / step.outputs[0], stop_ids)
+            elif kind == "engine":
                 _run_step(job, step, staging)
         content = manifest.write(
             staging,
@@ -219,7 +224,9 @@ def _facts(
         "sku": {"id": item.sku.id, "compute_capability": item.sku.compute_capability},
         "stack": {
             "id": item.stack.id,
-            "tensorrt_llm": item.stack.tensorrt_llm,
+            "runtime": item.stack.runtime_name,
+            "runtime_version": item.stack.runtime_version,
+            "tensorrt_llm": item.stack.tensorrt_llm or None,
             "tensorrt": item.stack.tensorrt,
             "image": item.stack.image,
         },

@@ -10,10 +10,12 @@ from engineroom.checks import TargetContext, check_target, codes, order
 from engineroom.checks.evidence import judge
 from engineroom.errors import FindingsError, UsageError, Where
 from engineroom.names import Severity
-from engineroom.pipeline import target_evidence
+from engineroom.pipeline import adapters, target_evidence
 from engineroom.pipeline.job import Job
 from engineroom.runner import model_source, texts
 from engineroom.types import Finding
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
 def check(job: Job, *, artefacts: bool = True) -> list[Finding]:
@@ -27,6 +29,8 @@ def check(job: Job, *, artefacts: bool = True) -> list[Finding]:
         SpecError, UsageError: the spec names a model folder, SKU, stack or file that is not there.
     """
     findings: list[Finding] = []
+    with job.located():
+        adapter_facts = adapters.facts(job)
     for item in job.targets:
         context = TargetContext(
             spec=job.loaded.spec,
@@ -37,6 +41,8 @@ def check(job: Job, *, artefacts: bool = True) -> list[Finding]:
             contract=item.contract,
             model=job.shape,
             catalog=job.catalog,
+            adapters=adapter_facts,
+            tokenizer_json=_has_tokenizer_json(job),
         )
         findings += check_target(context)
         findings += item.lane.findings(job.loaded.spec, item.target, item.sku, item.stack)
@@ -68,6 +74,17 @@ def _tokenizer_folder(job: Job) -> None:
             where=where,
             hint="name a local tokenizer folder, or drop the key to use the model's own",
         )
+
+
+def _has_tokenizer_json(job: Job) -> bool | None:
+    """Whether the tokenizer that will be served has that file; None when no tokenizer is here."""
+    name = job.loaded.spec.model.tokenizer
+    folder = job.local_model
+    if name:
+        folder = model_source.user_path(name, job.loaded.folder, Where(key="model.tokenizer"))
+    if folder is None or not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        return None
+    return (folder / _TOKENIZER_FILES[0]).is_file()
 
 
 def require_no_errors(job: Job) -> list[Finding]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from engineroom.catalog import resources
 from engineroom.errors import FindingsError, MissingError
+from engineroom.lanes.launch import KILL_AFTER, LaunchRequest, gpus_of
 from engineroom.names import RuntimeName
 from engineroom.pipeline.build import Artefact, find_artefact
 from engineroom.pipeline.check import require_no_errors
@@ -120,7 +121,9 @@ def chart_values(
     of weights, at least 600 s. Both are estimates with head room, not measurements.
     """
     spec, target = job.loaded.spec, item.target
-    gpus = target.tensor_parallel * target.pipeline_parallel
+    gpus = gpus_of(target)
+    # The pod's user is not root, and its repository and ports are the chart's own.
+    launch = item.lane.launch(LaunchRequest(spec, target, "/repository"))
     weights = sum(p.stat().st_size for p in (checkpoint.path / "hf").glob("*.safetensors")) / 2**30
     shm = min(16, max(2, 1 + gpus))
     storage = spec.deploy.storage
@@ -136,7 +139,7 @@ def chart_values(
             "lane": str(target.lane),
             "target": target.id,
             "sku": item.sku.id,
-            "frontModel": item.lane.client.model,
+            "frontModel": item.lane.client.front(spec.serving.fronts),
             "digest": digest,
         },
         "repository": {
@@ -144,6 +147,16 @@ def chart_values(
                 {"key": f"f{i:03d}", "path": file.path, "content": file.text}
                 for i, file in enumerate(rendered)
             ]
+        },
+        "launch": {
+            "wrapper": list(launch.wrapper),
+            "processes": [list(words) for words in launch.processes],
+            # The chart sets KILL_AFTER itself, from the drain's time that its owner may change.
+            "env": [
+                {"name": name, "value": value}
+                for name, value in launch.env.items()
+                if name != KILL_AFTER
+            ],
         },
         "artifacts": {"mountPath": POD_ROOT, "readOnly": True},
         "storage": {

@@ -143,13 +143,18 @@ def doctor(
         found += _without_spec(machine, release, facts)
         found += software.tensorrt_llm(installed, release.tensorrt_llm if release else None)
     for item in items:
-        chosen = item if release is None else replace(item, stack=release)
+        chosen = item if release is None else replace(item, stack=_own(release, item))
         mine = _judge_target(job, chosen, machine) if job else []
-        mine += software.tensorrt_llm(installed, chosen.stack.tensorrt_llm)
+        mine += software.tensorrt_llm(installed, chosen.stack.tensorrt_llm or None)
         verdicts[item.target.id] = _verdict(mine)
         found += mine
     ordered = tuple(order(found))
     return Diagnosis(machine, ordered, _verdict(ordered), verdicts)
+
+
+def _own(release: StackRelease, item: ResolvedTarget) -> StackRelease:
+    """The release as the target's lane runs on it; the target's own stack where it has no container."""
+    return release if item.stack.tensorrt_llm else release.of_vllm() or item.stack
 
 
 def write_preflight(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from engineroom.catalog import Catalog
 from engineroom.checks.evidence.quant_shapes import partial
-from engineroom.errors import UsageError
+from engineroom.errors import UsageError, Where
 from engineroom.names import LaneName, Support, WeightFormat
 from engineroom.reading.files import HfConfig
 from engineroom.render.filters import json_yaml
@@ -42,7 +42,7 @@ calibration:
 
 targets:
   - sku: {sku}
-    lane: {lane}            # llmapi, or engine (TensorRT-LLM <= 1.2 only)
+    lane: {lane}            # llmapi, engine (TensorRT-LLM <= 1.2 only), or vllm
     stack: "{stack}"        # Triton release
     tensor_parallel: 1
     pipeline_parallel: 1
@@ -58,7 +58,7 @@ targets:
 #     concurrency: 16
 
 serving:
-  kv_cache_free_gpu_mem_fraction: 0.90   # share of what is free after load, not of the total
+  {memory}
   kv_block_reuse: true
   streaming: true
 
@@ -66,6 +66,13 @@ deploy:
   namespace: default
   replicas: 1
 """
+
+
+_MEMORY = (
+    "kv_cache_free_gpu_mem_fraction: 0.90   # share of what is free after load, not of the total",
+    "gpu_memory_utilization: 0.90   # share of the total memory, weights included\n"
+    "  chunked_context: true          # vLLM's own default; without it a step must take a whole prompt",
+)
 
 
 def init_spec(
@@ -90,12 +97,12 @@ def init_spec(
         # The spec must pass `check` as it is written: a file that is not there would not.
         dataset = DEFAULT_DATASET if (spec_dir / DEFAULT_DATASET).is_file() else HUB_DATASET
     gpu = catalog.sku(sku)
-    release = catalog.stack(stack)
+    release = catalog.lane_stack(stack, lane, Where(key="--stack"))
     folder = model_source.local_folder(Model(source=model), spec_dir, download=False)
     shape = model_source.read_shape(folder) if folder else None
-    weights, group = _format_for(catalog, gpu, lane, release.tensorrt_llm, shape)
+    weights, group = _format_for(catalog, gpu, lane, release.runtime_version, shape)
     kv_support, _ = catalog.precision_support(
-        lane, release.tensorrt_llm, "kv_cache", "fp8", gpu.compute_capability
+        lane, release.runtime_version, "kv_cache", "fp8", gpu.compute_capability
     )
     native = gpu.cc_tuple >= (8, 9)  # below it FP8 KV is stored, never computed: no default
     name = re.sub(r"[^a-z0-9]+", "-", model.rstrip("/").rsplit("/", 1)[-1].lower()).strip("-")[:53]
@@ -114,6 +121,7 @@ def init_spec(
         sku=gpu.id,
         lane=lane,
         stack=stack,
+        memory=_MEMORY[lane is LaneName.VLLM],
     )
 
 

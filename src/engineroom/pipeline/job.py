@@ -50,8 +50,8 @@ class ResolvedTarget:
         """
         if self.contract is None:
             raise FindingsError(
-                f"{self.target.id}: no contract of TensorRT-LLM {self.stack.tensorrt_llm}; what it accepts is "
-                "unknown, so nothing is written for it",
+                f"{self.target.id}: no contract of {self.stack.runtime_name} "
+                f"{self.stack.runtime_version}; what it accepts is unknown, so nothing is written for it",
                 hint="use a known version, or add its contract to a --catalog overlay",
             )
         return self.contract
@@ -102,11 +102,12 @@ class Job:
         for i, target in enumerate(self.loaded.spec.targets):
             try:
                 sku = self.catalog.sku(target.sku, self.loaded.where(f"targets[{i}].sku"))
-                stack = self.catalog.stack(target.stack, self.loaded.where(f"targets[{i}].stack"))
+                where = self.loaded.where(f"targets[{i}].stack")
+                stack = self.catalog.lane_stack(target.stack, target.lane, where)
             except UsageError as error:
                 problems.append(error)
                 continue
-            contract = self.catalog.contract(stack.tensorrt_llm)
+            contract = self.catalog.lane_contract(target.lane, stack.runtime_version)
             resolved.append(ResolvedTarget(i, target, sku, stack, contract, LANES[target.lane]))
         if problems:
             raise SpecError(problems)
@@ -157,12 +158,12 @@ class Job:
         Raises:
             FindingsError: no contract of the version.
         """
-        version, lane = resolved.stack.tensorrt_llm, resolved.lane
+        version, lane = resolved.stack.runtime_version, resolved.lane
         contract = resolved.known_contract()
         if not in_range(version, lane.stack_versions):
             raise FindingsError(
-                f"{resolved.target.id}: the {lane.name} lane is written for TensorRT-LLM "
-                f"{lane.stack_versions}, not {version}",
+                f"{resolved.target.id}: the {lane.name} lane is written for "
+                f"{resolved.stack.runtime_name} {lane.stack_versions}, not {version}",
                 hint="choose another stack or lane",
             )
         limits = resolved.target.limits
@@ -177,6 +178,7 @@ class Job:
             kv_recipe=self.kv_recipe,
             max_seq_len=limits.max_seq_len or (shape.max_position_embeddings if shape else None),
             checkpoint=checkpoint,
+            model_dtype=shape.dtype if shape else None,
         )
 
 

@@ -66,7 +66,7 @@ def lint(
     Args:
         paths: files and folders; what they are is recognised (docs/lint.md).
         facts: a JSON or YAML file with what no artefact says: `spec`, `gpu`, `node`, `requests` …
-        command: a `trtllm-build` command line.
+        command: a `trtllm-build` command line, or a curl call to a generate endpoint.
         topics: only these; empty means all.
         stage: the verdict is asked for this stage (a format may be made where it cannot be served).
         stack: Triton release, or a TensorRT-LLM version.
@@ -79,7 +79,7 @@ def lint(
     if facts is not None:
         _add_facts(found, facts)
     if command is not None:
-        found.put("build_argv", evidence_files.command_line(command), Path("--command"))
+        evidence_files.add_command(found, command)
     known = Catalog(catalog)
     _add_options(found, known, stage=stage, stack=stack, sku=sku, lane=lane)
     templates = _settle(found)

@@ -74,8 +74,7 @@ def emitted(
     for document in item.lane.documents(request).values():
         found |= {(Area.LLM_ARGS, name): value for name, value in _leaves("", document)}
     for step in item.lane.steps(request):
-        words = step.argv[1:]
-        found |= {(Area.BUILD, flag): value for flag, value in zip(words[::2], words[1::2])}
+        found |= {(Area.BUILD, flag): value for flag, value in _flags(step.argv[1:])}
     context = item.lane.repository_context(
         RepositoryRequest(request, RuntimeName.TENSORRT_LLM, "/ARTEFACT", "/TOKENIZER")
     )
@@ -83,6 +82,17 @@ def emitted(
     for path, value in _parameters(context.variables):
         found |= {key: value for key in models if key[1].endswith(f"/{path}")}
     return found
+
+
+def _flags(words: Iterable[str]) -> list[tuple[str, Any]]:
+    """Flags with their values: True for a switch, one text for several words."""
+    found: list[tuple[str, list[str]]] = []
+    for word in words:
+        if word.startswith("--"):
+            found.append((word, []))
+        elif found:
+            found[-1][1].append(word)
+    return [(flag, " ".join(values) if values else True) for flag, values in found]
 
 
 def in_use(

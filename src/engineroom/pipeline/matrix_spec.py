@@ -51,6 +51,12 @@ def diff_spec(job: Job, change: ReleaseDiff) -> SpecDiff:
         unknown.append(f"the model is not here, so its own sizes are not known: {error.message}")
         job = without_model(job)
     for item in job.targets:
+        if not item.stack.tensorrt_llm:
+            unknown.append(
+                f"{item.target.id}: it runs on {item.stack.runtime_name}, which this comparison of "
+                "TensorRT-LLM versions says nothing about"
+            )
+            continue
         touched = _Target(job, item, sides)
         affected += touched.run()
         unknown += touched.unknown

@@ -16,10 +16,7 @@ def plan(job: Job, target: str | None = None) -> list[TargetPlan]:
 
 def _one(job: Job, item: ResolvedTarget, shapes: dict[str, tuple[int, ...]]) -> TargetPlan:
     spec, target = job.loaded.spec, item.target
-    assumptions = [
-        f"{planning.RESERVE_MIB} MiB assumed for CUDA context, activations and graphs; not measured",
-        "weights and embeddings are split evenly over tensor-parallel ranks",
-    ]
+    assumptions = ["weights and embeddings are split evenly over tensor-parallel ranks"]
     if item.sku.memory_basis != "nvml":
         assumptions.append(f"memory of {item.sku.id} is nominal, not an NVML reading")
     capacity: Capacity | None = None
@@ -32,15 +29,10 @@ def _one(job: Job, item: ResolvedTarget, shapes: dict[str, tuple[int, ...]]) -> 
     if job.shape is None or weights is None:
         assumptions.append("the model's tensors are not on this machine: nothing was computed")
     else:
-        capacity = planning.capacity_of(
-            job.shape,
-            weights,
-            spec.precision.kv_cache,
-            item.sku,
-            tp=target.tensor_parallel,
-            pp=target.pipeline_parallel,
-            fraction=spec.serving.kv_cache_free_gpu_mem_fraction,
+        capacity, reserve = planning.target_capacity(
+            job.shape, weights, spec, target, item.sku, item.stack
         )
+        assumptions.insert(0, reserve)
         profiles = planning.profile_plans(capacity, spec.workload, target.limits.max_batch_size)
     return TargetPlan(
         target=target.id,

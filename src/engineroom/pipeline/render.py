@@ -8,6 +8,7 @@ from typing import Any
 
 from engineroom.errors import FindingsError
 from engineroom.lanes import RepositoryRequest
+from engineroom.lanes.launch import LaunchPlan, LaunchRequest
 from engineroom.names import RuntimeName
 from engineroom.pipeline.build import Artefact, find_artefact
 from engineroom.pipeline.check import require_no_errors
@@ -17,16 +18,23 @@ from engineroom.render import render_tree
 from engineroom.runner import files, manifest
 from engineroom.types import RenderedFile
 
+LAUNCH = "launch.json"
+
 
 @dataclass(frozen=True)
 class Repository:
-    """A rendered model repository: `path` is what `--model-repository` takes."""
+    """A rendered model repository: `path` is what `--model-repository` takes.
+
+    Attributes:
+        launch: how the server is started, as a user that is not root.
+    """
 
     target: ResolvedTarget
     artefact: Artefact
     runtime: RuntimeName
     path: Path
     digest: str
+    launch: LaunchPlan
 
 
 def render_files(
@@ -95,6 +103,25 @@ def folder(job: Job, item: ResolvedTarget, runtime: RuntimeName) -> Path:
     return job.out / "repositories" / f"{item.target.id}{suffix}"
 
 
+def launch_plans(
+    job: Job, item: ResolvedTarget, runtime: RuntimeName, root: str
+) -> dict[str, LaunchPlan]:
+    """How the server of a repository is started, by the kind of user that starts it.
+
+    Args:
+        root: absolute POSIX path of the workspace as the server will see it.
+    """
+    where = folder(job, item, runtime).relative_to(job.out).as_posix()
+    return {
+        user: item.lane.launch(
+            LaunchRequest(
+                job.loaded.spec, item.target, f"{root}/{where}/repository", as_root=user == "root"
+            )
+        )
+        for user in ("non_root", "root")
+    }
+
+
 def _publish(
     job: Job,
     item: ResolvedTarget,
@@ -106,6 +133,10 @@ def _publish(
     path = folder(job, item, runtime)
     with files.staged(path) as staging:
         files.write_tree(staging / "repository", rendered)
+        plans = launch_plans(job, item, runtime, root)
+        if runtime is not RuntimeName.REFERENCE:  # that one is started by `serve` alone
+            document = {user: plan.as_dict() for user, plan in plans.items()}
+            files.write_json(staging / LAUNCH, {"schema_version": 1, **document})
         content = manifest.write(
             staging,
             "repository",
@@ -116,14 +147,17 @@ def _publish(
                 "target": item.target.id,
                 "lane": str(item.target.lane),
                 "runtime": str(runtime),
-                "tensorrt_llm": item.stack.tensorrt_llm,
+                "tensorrt_llm": item.stack.tensorrt_llm or None,
+                "runtime_version": f"{item.stack.runtime_name} {item.stack.runtime_version}",
                 "artefact": {
                     "path": artefact.relative(job),
                     "kind": artefact.kind,
                     "digest": artefact.manifest["digest"],
                 },
                 "artefact_root": root,
-                "front_model": item.lane.client.model,
+                "front_model": item.lane.client.front(job.loaded.spec.serving.fronts),
             },
         )
-    return Repository(item, artefact, runtime, path / "repository", str(content["digest"]))
+    return Repository(
+        item, artefact, runtime, path / "repository", str(content["digest"]), plans["non_root"]
+    )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from engineroom.errors import MissingError, UsageError
+from engineroom.lanes.launch import python_threads
 from engineroom.names import RuntimeName
 from engineroom.pipeline.job import Job, only_targets
 from engineroom.pipeline.render import Repository, render
@@ -58,7 +59,14 @@ def serve(
     roots = job.catalog.template_roots
     try:
         log = job.out / "logs" / f"serve-{chosen.target.id}-{job.run_id}.log"
-        server = TritonServer(repository.path, work, roots, log=log, http_port=http_port)
+        server = TritonServer(
+            repository.path,
+            work,
+            roots,
+            log=log,
+            http_port=http_port,
+            python_threads=python_threads(chosen.target),
+        )
         with server:
             job.reporter.note(f"tritonserver pid {server.pid}, runtime {runtime}, log {server.log}")
             yield Serving(server, repository, server.wait_ready())

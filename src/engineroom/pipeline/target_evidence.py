@@ -12,9 +12,10 @@ from pydantic import ValidationError
 from engineroom.checks.evidence import Context
 from engineroom.errors import UsageError, Where
 from engineroom.names import LaneName
+from engineroom.pipeline import adapters
 from engineroom.pipeline.job import Job, ResolvedTarget
 from engineroom.reading import Evidence
-from engineroom.runner import evidence_files
+from engineroom.runner import evidence_files, files
 
 _SPEC_KEYS = {
     "spec.weights": "precision.weights",
@@ -50,6 +51,11 @@ def contexts(job: Job, *, artefacts: bool) -> Iterator[Context]:
     for item in job.targets:
         target = _typed(_target_parts(job, item), {})
         yield _context(job, item, own, target, model.files)
+        for _, folder in adapters.folders(job):
+            config = folder / adapters.CONFIG
+            parts = {"adapter_config": files.read_json(config)}
+            where = {"adapter_config": config.as_posix()}
+            yield _context(job, item, _typed(parts, where), target, where)
         for folder, names in _made(job, item) if artefacts else ():
             if folder not in read:  # targets share checkpoints: each is read and typed once
                 with job.located():
@@ -73,7 +79,7 @@ def _made(job: Job, item: ResolvedTarget) -> Iterator[tuple[Path, tuple[str, ...
         if target.lane is LaneName.ENGINE and (path / "trtllm/config.json").is_file():
             yield path / "trtllm", ("checkpoint_config",)
     base = job.out.joinpath(
-        "build", str(target.lane), item.stack.tensorrt_llm, item.sku.id,
+        "build", str(target.lane), item.stack.runtime_version, item.sku.id,
         f"{target.tensor_parallel}x{target.pipeline_parallel}",
     )  # fmt: skip
     for path in sorted(base.glob("*/engine/config.json")):
@@ -85,15 +91,17 @@ def _target_parts(job: Job, item: ResolvedTarget) -> dict[str, Any]:
     recipe = job.catalog.weight_recipes.get(precision.recipe or str(precision.weights))
     groups = recipe.group_size if recipe else None
     group = precision.group_size if groups else None
-    wish = {
+    wish: dict[str, Any] = {
         "weights": precision.weights,
         "kv_cache": precision.kv_cache,
         "group_size": group or (groups.default if groups else None),
         "lane": target.lane,
         "tensor_parallel": target.tensor_parallel,
         "pipeline_parallel": target.pipeline_parallel,
-        "kv_cache_free_gpu_mem_fraction": job.loaded.spec.serving.kv_cache_free_gpu_mem_fraction,
     }
+    if stack.tensorrt_llm:  # no other runtime reads it
+        serving = job.loaded.spec.serving
+        wish["kv_cache_free_gpu_mem_fraction"] = serving.kv_cache_free_gpu_mem_fraction
     return {
         "spec": wish,
         "gpu": {
@@ -103,7 +111,7 @@ def _target_parts(job: Job, item: ResolvedTarget) -> dict[str, Any]:
         },
         "stack": {
             "image": stack.image,
-            "tensorrt_llm_version": stack.tensorrt_llm,
+            "tensorrt_llm_version": stack.tensorrt_llm or None,
             "tensorrt_version": stack.tensorrt,
             "cuda_version": stack.cuda,
         },

@@ -154,7 +154,8 @@ def up(
 
 
 def _build_real(stood_in: str | None) -> str:
-    return "llmapi: package; engine: " + ("the plan, no engine" if stood_in else "trtllm-build")
+    engine = "the plan, no engine" if stood_in else "trtllm-build"
+    return f"llmapi, vllm: package; engine: {engine}"
 
 
 def _serve_real(stood_in: str | None) -> str:

@@ -1,77 +1,56 @@
-"""A small client of Triton's HTTP generate endpoints; loopback or not, one request at a time."""
+"""A small client of Triton servers, over HTTP or gRPC; loopback or not, one request at a time."""
 
 from __future__ import annotations
 
-import http.client
+import contextlib
 import json
-import re
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
-from urllib.parse import urlsplit
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from engineroom.errors import ExternalToolError, UsageError, Where
+from engineroom.names import StrEnum
+from engineroom.runner.client_answer import Answer, Collector
+from engineroom.runner.client_grpc import GrpcTransport
+from engineroom.runner.client_http import HttpTransport, shown
+from engineroom.runner.client_model import ModelInfo
 from engineroom.types import ClientFields
 
-
-@dataclass(frozen=True)
-class Answer:
-    """Text and timings of one request; seconds.
-
-    Attributes:
-        events: responses received; one a token or more in a stream, 1 otherwise.
-        ttft: time to the first response.
-    """
-
-    text: str
-    events: int
-    ttft: float
-    seconds: float
+__all__ = ["Answer", "Transport", "connect", "generate", "model_inputs", "send", "shown"]
 
 
-def shown(url: str) -> str:
-    """The address without a user and password, for messages."""
-    return re.sub(r"//[^/@]*@", "//", url)
+class ProtocolName(StrEnum):
+    HTTP = "http"
+    GRPC = "grpc"
 
 
-def _connect(url: str, timeout: float) -> http.client.HTTPConnection:
-    """A connection, not yet open.
+class Transport(Protocol):
+    """How a request travels; both implementations answer alike."""
+
+    @property
+    def shown(self) -> str: ...
+
+    def model(self, name: str, timeout: float = 10) -> ModelInfo | None: ...
+
+    def config(self, name: str, timeout: float = 10) -> dict[str, Any]: ...
+
+    def ask(self, model: str, body: Mapping[str, Any], *, ident: str, stream: bool) -> Any: ...
+
+
+def connect(url: str, protocol: str = "http", timeout: float = 600) -> Transport:
+    """The transport of a protocol; no connection is made yet.
 
     Raises:
-        UsageError: no http(s) address, or a host or port that cannot be.
+        UsageError: no such protocol, or no address.
     """
-    try:
-        parts = urlsplit(url if "//" in url else f"http://{url}")
-        host, port = parts.hostname, parts.port
-        if parts.scheme not in ("http", "https") or not host or re.search(r"\s", host):
-            raise ValueError("no http address")
-        host.encode("idna")
-    except (ValueError, UnicodeError) as error:
-        raise UsageError(
-            f"`{shown(url)}` is no address: {error}",
-            where=Where(key="--url"),
-            hint="write e.g. http://127.0.0.1:8000",
-        ) from None
-    cls = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    return cls(host, port, timeout=timeout)
-
-
-def _exchange(url: str, method: str, path: str, body: Any, timeout: float) -> tuple[int, bytes]:
-    connection = _connect(url, timeout)
-    try:
-        data = None if body is None else json.dumps(body).encode()
-        connection.request(method, path, data, {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        return response.status, response.read()
-    except (OSError, http.client.HTTPException) as error:
-        raise ExternalToolError(
-            f"no answer from {shown(url)}: {error}",
-            hint="is the server running? `engineroom serve` starts one",
-        ) from None
-    finally:
-        connection.close()
+    if protocol == ProtocolName.HTTP:
+        return HttpTransport(url, timeout)
+    if protocol == ProtocolName.GRPC:
+        return GrpcTransport(url, timeout)
+    raise UsageError(
+        f"no protocol `{protocol}`", where=Where(key="--protocol"), hint="one of http, grpc"
+    )
 
 
 def model_inputs(url: str, model: str, timeout: float = 10) -> frozenset[str]:
@@ -80,18 +59,39 @@ def model_inputs(url: str, model: str, timeout: float = 10) -> frozenset[str]:
     Raises:
         ExternalToolError: no server, not Triton, or an error of its own.
     """
-    status, raw = _exchange(url, "GET", f"/v2/models/{model}", None, timeout)
-    # Triton answers 400 for an unknown model, 404 for a known one of an unknown version.
-    if status in (400, 404):
-        return frozenset()
-    answer = _checked(raw, status)
-    inputs = answer.get("inputs")
-    if not isinstance(inputs, list) or not all(isinstance(i, dict) and "name" in i for i in inputs):
-        raise ExternalToolError(
-            f"{shown(url)} answers, but not as Triton does",
-            hint="name Triton's HTTP address (8000)",
-        )
-    return frozenset(str(item["name"]) for item in inputs)
+    info = HttpTransport(url).model(model, timeout)
+    return frozenset(info.inputs) if info else frozenset()
+
+
+def send(
+    transport: Transport,
+    model: str,
+    body: Mapping[str, Any],
+    collector: Collector,
+    *,
+    stream: bool,
+    on_text: Callable[[str], None] = lambda text: None,
+) -> Answer:
+    """Send one request and add up its responses.
+
+    A request id is always sent: the ensemble's streams need one to put split characters together.
+    Leaving (an exception, Ctrl-C) closes the stream, which cancels the request on the server.
+
+    Raises:
+        ExternalToolError: no connection, no response, or the server answered with an error.
+    """
+    started = time.monotonic()
+    first = 0.0
+    events = transport.ask(model, body, ident=uuid.uuid4().hex, stream=stream)
+    with contextlib.closing(events):
+        for event in events:
+            first = first or time.monotonic() - started
+            piece = collector.add(event)
+            if piece or collector.events == 1:
+                on_text(piece)
+    if not collector.events:
+        raise ExternalToolError(f"{transport.shown} ended the stream without one event")
+    return collector.answer(first, time.monotonic() - started)
 
 
 def generate(
@@ -104,78 +104,24 @@ def generate(
     extra: dict[str, Any] | None = None,
     on_text: Callable[[str], None] = lambda text: None,
     timeout: float = 600,
+    protocol: str = "http",
 ) -> Answer:
-    """Ask once.
+    """Ask once, with the lane's own field names; nothing is looked up or checked beforehand.
 
-    A request id is always sent: the engine lane's streams need one to put split characters together.
+    Args:
+        extra: further inputs by name, sent as they are.
 
     Raises:
         ExternalToolError: no connection, or the server answered with an error.
     """
-    body: dict[str, Any] = {
-        "id": uuid.uuid4().hex,
-        fields.prompt: prompt,
-        fields.max_tokens: max_tokens,
-        **(extra or {}),
-    }
-    if not stream:
-        started = time.monotonic()
-        status, raw = _exchange(url, "POST", f"/v2/models/{fields.model}/generate", body, timeout)
-        seconds = time.monotonic() - started
-        text = _text_of(_checked(raw, status), fields)
-        on_text(text)
-        return Answer(text, 1, seconds, seconds)
-    body[fields.stream] = True
-    pieces: list[str] = []
-    first = 0.0
-    started = time.monotonic()
-    for event in _events(url, f"/v2/models/{fields.model}/generate_stream", body, timeout):
-        first = first or time.monotonic() - started
-        pieces.append(_text_of(event, fields))
-        on_text(pieces[-1])
-    if not pieces:
-        raise ExternalToolError(f"{shown(url)} ended the stream without one event")
-    return Answer("".join(pieces), len(pieces), first, time.monotonic() - started)
-
-
-def _text_of(answer: dict[str, Any], fields: ClientFields) -> str:
-    text = answer.get(fields.output)
-    if not isinstance(text, str):
-        raise ExternalToolError(f"the server's answer has no text in `{fields.output}`")
-    return text
-
-
-def _events(url: str, path: str, body: Any, timeout: float) -> Iterator[dict[str, Any]]:
-    """Server-sent events of a generate_stream call."""
-    connection = _connect(url, timeout)
-    try:
-        connection.request(
-            "POST", path, json.dumps(body).encode(), {"Content-Type": "application/json"}
-        )
-        response = connection.getresponse()
-        if response.status != 200:
-            _checked(response.read(), response.status)
-        if "text/event-stream" not in response.headers.get("Content-Type", ""):
-            raise ExternalToolError(f"{shown(url)} did not answer with a stream of events")
-        rest = b""
-        # read1, not readline: the latter takes a connection that was cut between two chunks for the end.
-        while piece := response.read1(65536):
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                if line.startswith(b"data:"):
-                    yield _checked(line[5:].strip(), 200)
-    except (OSError, http.client.HTTPException) as error:
-        raise ExternalToolError(f"the stream from {shown(url)} broke: {error}") from None
-    finally:
-        connection.close()
-
-
-def _checked(raw: bytes, status: int) -> dict[str, Any]:
-    try:
-        answer = json.loads(raw)
-    except (ValueError, RecursionError):
-        answer = {"error": raw[:300].decode("utf-8", "replace")}
-    if not isinstance(answer, dict) or status != 200 or "error" in answer:
-        message = answer.get("error", answer) if isinstance(answer, dict) else answer
-        raise ExternalToolError(f"the server answered {status}: {str(message)[:500]}")
-    return answer
+    body: dict[str, Any] = {fields.prompt: prompt}
+    if fields.parameters_json is None:
+        body[fields.max_tokens] = max_tokens
+    else:
+        body[fields.parameters_json] = json.dumps({fields.max_tokens: max_tokens})
+    body |= extra or {}
+    if stream:
+        body[fields.stream] = True
+    transport = connect(url, protocol, timeout)
+    collector = Collector(fields.output)
+    return send(transport, fields.model, body, collector, stream=stream, on_text=on_text)

@@ -5,19 +5,23 @@ Nothing is imported or executed; sizes, counts and depths are bounded.
 
 from __future__ import annotations
 
-import json
-import shlex
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from engineroom.errors import UsageError, Where
-from engineroom.reading import commands
+from engineroom.reading import commands, requests
 from engineroom.runner import tensor_files
-from engineroom.spec import yaml_lines
+from engineroom.runner.evidence_text import (
+    command_line,
+    read_facts,
+    read_json,
+    read_text,
+    read_yaml,
+)
 
-MAX_BYTES = 20_000_000
 MAX_FILES = 20_000
 _SKIP = {".git", "__pycache__", ".venv", "node_modules"}
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
@@ -36,6 +40,7 @@ _LLM_ARGS = (
     "extra-llm-api-config.yml",
 )
 _HEAD = 200
+__all__ = ["Found", "add_command", "collect", "model_folder", "read_facts", "read_text"]
 
 
 @dataclass
@@ -145,6 +150,8 @@ def _read(found: Found, path: Path, root: Path) -> bool:
     if name == "config.pbtxt":
         model = path.parent.name
         found.add("triton_configs", {"path": f"{model}/{name}", "text": read_text(path)}, path)
+    elif name == "model.json" and (backend := _vllm_config(path)) is not None:
+        found.add("vllm_models", {"path": relative, "args": read_json(path), **backend}, path)
     elif name == "config.json":
         _config_json(found, path)
     elif name in _BY_NAME:
@@ -158,13 +165,28 @@ def _read(found: Found, path: Path, root: Path) -> bool:
     elif name.endswith(".safetensors"):
         found.parts.setdefault("tensors", []).extend(tensor_files.listing(path))
         found.files.setdefault("tensors", path.as_posix())
-    elif name.endswith(".sh") and (argv := commands.build_command(read_text(path))):
-        found.put("build_argv", argv, path)
+    elif name.endswith(".sh"):
+        return _script(found, path, read_text(path))
     elif "templates/" in relative and name.endswith((".yaml", ".tpl", ".yml")):
         found.add("_helm_templates", {"path": relative, "text": read_text(path)}, path)
     else:
         return False
     return True
+
+
+def _vllm_config(path: Path) -> dict[str, Any] | None:
+    """Instances of the vLLM-backend model that a `1/model.json` belongs to; None for another file."""
+    config = path.parent.parent / "config.pbtxt"
+    if not config.is_file():
+        return None
+    text = read_text(config)
+    if not re.search(r'backend\s*:\s*"vllm"', text):
+        return None
+    count = re.search(r"\bcount\s*:\s*(\d{1,3})\b", text)
+    return {
+        "instances": max(1, int(count[1])) if count else 1,
+        "own_gpu": "KIND_GPU" in text,
+    }
 
 
 def _config_json(found: Found, path: Path) -> None:
@@ -196,14 +218,25 @@ def _by_content(found: Found, path: Path) -> None:
     elif path.suffix == ".json":
         data = read_json(path, text)
         kind = commands.json_kind(data)
-        if kind:
+        if requests.is_body(data):
+            found.add("request_bodies", {"body": data}, path)
+        elif kind:
             found.put(kind, commands.node_facts(data) if kind == "node" else data, path)
     elif path.suffix == ".log":
         found.put("log", text, path)
     else:
-        argv = commands.build_command(text)
-        if argv:
-            found.put("build_argv", argv, path)
+        _script(found, path, text)
+
+
+def _script(found: Found, path: Path, text: str) -> bool:
+    """A shell text with a `trtllm-build` call or curl calls to Triton; False for any other."""
+    argv = commands.build_command(text)
+    if argv:
+        found.put("build_argv", argv, path)
+    calls = requests.curl_requests(text)
+    for call in calls:
+        found.add("request_bodies", call, path)
+    return bool(argv or calls)
 
 
 def _listing(found: Found, root: Path) -> None:
@@ -229,68 +262,15 @@ def _chart_listing(found: Found, root: Path) -> None:
         found.put("chart_files", [{"path": p, "size_bytes": s} for p, s in sizes], root)
 
 
-def read_text(path: Path) -> str:
-    """A UTF-8 file of at most 20 MB.
-
-    Raises:
-        UsageError: larger, or not text.
-    """
-    place = Where(path.as_posix())
-    if path.stat().st_size > MAX_BYTES:
-        raise UsageError(
-            f"larger than {MAX_BYTES} bytes", where=place, hint="is this the right file?"
-        )
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"not UTF-8 (byte {error.start})", where=place, hint="save it as UTF-8"
-        ) from None
-
-
-def read_json(path: Path, text: str | None = None) -> Any:
-    """A JSON file of another tool.
-
-    Raises:
-        UsageError: no JSON; a Git LFS pointer is named as such.
-    """
-    text = read_text(path) if text is None else text
-    place = Where(path.as_posix())
-    if text.startswith("version https://git-lfs"):
-        raise UsageError("a Git LFS pointer, not the file", where=place, hint="run `git lfs pull`")
-    try:
-        return json.loads(text, parse_constant=lambda name: name)
-    except RecursionError:
-        raise UsageError("nested too deeply", where=place, hint="is this the right file?") from None
-    except ValueError as error:
-        line = getattr(error, "lineno", None)
-        raise UsageError(
-            f"not JSON: {getattr(error, 'msg', error)}", where=Where(path.as_posix(), line),
-            hint="write it again with the tool that made it",
-        ) from None  # fmt: skip
-
-
-def read_yaml(path: Path, text: str | None = None) -> Any:
-    """YAML by the 1.2 core schema.
-
-    Raises:
-        UsageError: file, line and what is wrong.
-    """
-    return yaml_lines.parse(read_text(path) if text is None else text, path.as_posix()).data
-
-
-def read_facts(path: Path) -> Any:
-    """A facts file, JSON or YAML."""
-    return read_json(path) if path.suffix == ".json" else read_yaml(path)
-
-
-def command_line(text: str) -> list[str]:
-    """Words of one command line.
+def add_command(found: Found, text: str) -> None:
+    """``--command``: a `trtllm-build` call, or a curl call to Triton.
 
     Raises:
         UsageError: quotes that do not close.
     """
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise UsageError(f"not a command line: {error}", where=Where(key="--command")) from None
+    argv = command_line(text)
+    calls = requests.curl_requests(text) if argv and argv[0].endswith("curl") else []
+    for call in calls:
+        found.add("request_bodies", call, Path("--command"))
+    if not calls:
+        found.put("build_argv", argv, Path("--command"))

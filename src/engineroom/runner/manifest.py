@@ -25,7 +25,7 @@ def write(
     """Write `manifest.json` into a finished, still staged directory; returns its content.
 
     Args:
-        kind: ``checkpoint``, ``llmapi-package``, ``build-plan``, ``repository`` or ``helm-release``.
+        kind: ``checkpoint``, ``<lane>-package``, ``build-plan``, ``repository`` or ``helm-release``.
         key: digest of the inputs; equal keys mean the artefact need not be made again.
         facts: the conditions, by kind.
     """

@@ -87,6 +87,8 @@ class TritonServer:
         http_port: 0 picks a free one; gRPC and metrics always get free ones.
         engine_backend: folder of a Python-based backend to stand where `tensorrtllm` would, instead
             of the one with the reference runtime.
+        python_threads: `thread-pool-size` of the Python backend: a model that calls another holds a
+            thread of it while it waits.
         modules: further Python modules or packages for the models' sys.path.
         env: further environment variables of the server and its models.
         extra_args: further options of the server, such as ``--model-control-mode=explicit``.
@@ -102,6 +104,7 @@ class TritonServer:
         http_port: int = 0,
         bin_dir: Path | None = None,
         engine_backend: Path | None = None,
+        python_threads: int = 128,
         modules: Sequence[Path] = (),
         env: Mapping[str, str] = MappingProxyType({}),
         extra_args: Sequence[str] = (),
@@ -126,6 +129,7 @@ class TritonServer:
             f"--grpc-port={self.endpoints.grpc}",
             "--metrics-address=127.0.0.1",
             f"--metrics-port={self.endpoints.metrics}",
+            f"--backend-config=python,thread-pool-size={python_threads}",
             "--exit-timeout-secs=20",
             *extra_args,
         ]
@@ -160,12 +164,13 @@ class TritonServer:
         shutil.copytree(
             _find(roots, "reference/engineroom_reference"), python / "engineroom_reference"
         )
-        for name in ("runtime_api.py", "text_codec.py"):
+        for name in ("runtime_api.py", "text_codec.py", "metrics.py"):
             shutil.copy2(_find(roots, f"shared/{name}"), python)
         for module in modules:
             copy = shutil.copytree if module.is_dir() else shutil.copy2
             copy(module, python / module.name)
         shutil.copytree(standin, backends / "tensorrtllm")
+        shutil.copytree(_find(roots, "vllm_standin/vllm"), backends / "vllm")
         return backends
 
     def start(self) -> None:

@@ -85,10 +85,21 @@ class Calibration(Closed):
 
 
 class StackRef(Closed):
-    """An explicit TensorRT-LLM version, for what is not a Triton release."""
+    """An explicit TensorRT-LLM or vLLM version, for what is not a Triton release."""
 
-    trtllm: Text
+    trtllm: Text | None = None
+    vllm: Text | None = Field(default=None, description="For the vllm lane.")
     image: ImageRef | None = None
+
+    @model_validator(mode="after")
+    def _one_version(self) -> StackRef:
+        if (self.trtllm is None) == (self.vllm is None):
+            raise ValueError("give exactly one of `trtllm` and `vllm`")
+        return self
+
+    @property
+    def text(self) -> str:
+        return f"trtllm-{self.trtllm}" if self.trtllm is not None else f"vllm-{self.vllm}"
 
 
 class Limits(Closed):
@@ -115,7 +126,8 @@ class Target(Closed):
     sku: Text = Field(description="Id from build/skus/, e.g. h100-sxm.")
     lane: Annotated[LaneName, enum_of(LaneName)] = LaneName.LLMAPI
     stack: Annotated[StackRef | Text, BeforeValidator(_stack_text)] = Field(
-        description="Triton release such as 26.07, or {trtllm: VERSION, image: REF}."
+        description="Triton release such as 26.07, or {trtllm: VERSION, image: REF}; on the vllm "
+        "lane {vllm: VERSION, image: REF}."
     )
     tensor_parallel: PositiveInt = 1
     pipeline_parallel: PositiveInt = 1
@@ -154,7 +166,7 @@ class Target(Closed):
 
     @property
     def stack_id(self) -> str:
-        return self.stack if isinstance(self.stack, str) else f"trtllm-{self.stack.trtllm}"
+        return self.stack if isinstance(self.stack, str) else self.stack.text
 
     @property
     def id(self) -> str:

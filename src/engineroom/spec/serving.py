@@ -119,6 +119,28 @@ class Features(Closed):
     multimodal: Multimodal | None = None
 
 
+class Vllm(Closed):
+    """What only the vllm lane reads; its share of memory is `gpu_memory_utilization`."""
+
+    block_size: PositiveInt | None = Field(
+        default=None, description="Tokens of a KV-cache block (default: the version's, 16 on CUDA)."
+    )
+    enforce_eager: bool = Field(default=False, description="No CUDA graphs: less memory, slower.")
+    enable_sleep_mode: bool = Field(
+        default=False, description="Memory that can be given back; nothing in Triton asks for it."
+    )
+    cpu_offload_gb: Annotated[Number, Field(ge=0, le=4096)] = Field(
+        default=0.0, description="GiB of weights kept in host memory and read over PCIe each step."
+    )
+    report_metrics: bool = Field(
+        default=True, description="vLLM's own metrics (vllm:*) on Triton's metrics port."
+    )
+    health_check: bool = Field(
+        default=False,
+        description="Unload the model when its engine is dead; for --model-control-mode=explicit.",
+    )
+
+
 class Serving(Closed):
     """How the server behaves."""
 
@@ -135,6 +157,11 @@ class Serving(Closed):
     streaming: bool = True
     stream_interval: PositiveInt = Field(
         default=1, description="Tokens a streamed event carries; more cost less and come later."
+    )
+    merge_events: bool = Field(
+        default=True,
+        description="Tokens that are ready before the last event has left go out together; nothing "
+        "waits for it. Off: one event a token (or a stream_interval).",
     )
     stop_ids: Literal["generation_config"] | tuple[Annotated[int, Field(ge=0, le=MAX_INT)], ...] = (
         Field(
@@ -157,6 +184,7 @@ class Serving(Closed):
         default=0, description="Queue levels for the request's `priority`, 1 first; 0: none."
     )
     features: Features = Features()
+    vllm: Vllm = Vllm()
 
     @field_validator("stop_ids", "fronts", mode="before")
     @classmethod
