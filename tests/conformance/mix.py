@@ -89,13 +89,25 @@ class Failure:
     """The client's own time limit ended it."""
 
 
+@dataclass(frozen=True)
+class Wrong:
+    """An answer that is not the one of the request alone."""
+
+    way: str
+    body: dict[str, Any]
+    text: str
+    expected: str
+    begun: float
+    ended: float
+
+
 @dataclass
 class Outcome:
     """What happened to the requests of a mix."""
 
     right: int = 0
     cancelled: int = 0
-    wrong: list[tuple[dict[str, Any], str, str]] = field(default_factory=list)
+    wrong: list[Wrong] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     ways: Counter[str] = field(default_factory=Counter)
 
@@ -188,7 +200,9 @@ class Mix:
                         right = text == expected[at]
                         outcome.right += right
                     if not right:
-                        outcome.wrong.append((self.bodies[at], text, expected[at]))
+                        outcome.wrong.append(
+                            Wrong(way, self.bodies[at], text, expected[at], begun, time.monotonic())
+                        )
 
         with ThreadPoolExecutor(concurrency + 1) as pool:
             jobs = [pool.submit(work, number) for number in range(concurrency)]

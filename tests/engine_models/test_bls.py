@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -374,3 +376,44 @@ def test_only_so_many_wait_for_the_engine(bls):
     answers, sent = bls(engine, *requests, engine_calls="3")
     assert len(answers) == len(sent) == 12
     assert most[0] == 3
+
+
+class Answers:
+    """Responses of one call, as an object that can be watched."""
+
+    def __init__(self, ids):
+        self._left = [answer(ids)]
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if not self._left:
+            raise StopIteration
+        return self._left.pop()
+
+
+def test_responses_of_a_call_outlive_it(bls):
+    """Triton's stub drops its own reference without the GIL: it must never be the last one."""
+    made = []
+
+    def engine(_):
+        answers = Answers([40])
+        made.append(weakref.ref(answers))
+        return answers
+
+    bls(engine, request())
+    import engine as calls
+
+    gc.collect()
+    assert made[0]() is not None
+    assert len(calls._parked) == 1
+    # Some time later another call lets it go, and is kept itself.
+    since, kept = calls._parked.pop()
+    calls._parked.append((since - calls.PARK_SECONDS - 0.1, kept))
+    del kept
+    calls._drop_old()
+    gc.collect()
+    assert made[0]() is None
+    assert not calls._parked
+    calls._drop_old()

@@ -4,8 +4,21 @@ Tensors go to the engine only if the client sent them, and only outputs that are
 for: each costs a copy through shared memory.
 """
 
+import collections
+import threading
+import time
+
 import numpy as np
 import triton_python_backend_utils as pb_utils
+
+PARK_SECONDS = 2.0
+_parking, _parked = threading.Lock(), collections.deque()
+"""(time, responses of a call that ended), oldest first.
+
+When a call's last response was read, Triton's stub drops its own reference to the responses from a
+thread that does not hold the GIL (python_backend src/pb_stub.cc). If that is the last one, Python
+objects are freed without the GIL: wrong reference counts, or a crash. So ours outlives it.
+"""
 
 # Client field -> engine tensor, one number a row.
 SCALARS = {
@@ -111,7 +124,22 @@ def ask(model, decoupled, ident, tensors, outputs):
     request = pb_utils.InferenceRequest(
         model_name=model, request_id=ident, inputs=tensors, requested_output_names=outputs
     )
-    return iter(request.exec(decoupled=True) if decoupled else (request.exec(),))
+    return _held(request.exec(decoupled=True)) if decoupled else iter((request.exec(),))
+
+
+def _held(responses):
+    try:
+        yield from responses
+    finally:
+        _parked.append((time.monotonic(), responses))
+        _drop_old()
+
+
+def _drop_old():
+    oldest = time.monotonic() - PARK_SECONDS
+    with _parking:  # between a look and a drop, another worker could make the first one a young one
+        while _parked and _parked[0][0] < oldest:
+            _parked.popleft()
 
 
 def tensors_of(responses):
@@ -163,7 +191,7 @@ def stop(model, decoupled, ident):
         model_name=model, request_id=ident, inputs=tensors, requested_output_names=[]
     )
     if decoupled:
-        for _ in request.exec(decoupled=True):
+        for _ in _held(request.exec(decoupled=True)):
             pass
     else:
         request.exec()
