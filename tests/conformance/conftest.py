@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
+import re
 
 import pytest
-import yaml
 
 from engineroom.names import LaneName, RuntimeName
-from engineroom.pipeline import build, open_job
 from engineroom.pipeline.serve import serve
+from tests.conformance.boundary import asked, boundary_job, engine, minimal
 from tests.conformance.front import Front
+from tests.conformance.jobs import FEATURES, LANES_OF, job_on_the_checkpoint
 from tests.serving.conftest import built, plain, servers
 
-__all__ = ["built", "plain", "servers"]
-FEATURES = {
-    "guided_decoding": "xgrammar", "context_logits": True, "generation_logits": True,
-    "perf_metrics": True,
-}  # fmt: skip
-LIMITS = {"max_batch_size": 16, "max_seq_len": 512}
-SKUS = {"llmapi": "l4", "engine": "h100-sxm", "vllm": "l4"}
-LANES_OF = {"bls": "engine", "ensemble": "engine", "llmapi": "llmapi", "vllm": "vllm"}
-
-
-def job_on_the_checkpoint(base, name, serving, *, limits=LIMITS, lanes=SKUS, **changes):
-    """A job on a copy of the session's checkpoint, built; its files are apart from all others'."""
-    data = yaml.safe_load((base.loaded.folder / "engineroom.yaml").read_text())
-    data["targets"] = [
-        {"sku": SKUS[lane], "lane": lane, "stack": "26.07", **changes, "limits": limits}
-        for lane in lanes
-    ]
-    data["serving"] = serving
-    path = base.loaded.folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(data))
-    out = base.out.with_name(f"out-{name}")
-    shutil.copytree(base.out / "checkpoints", out / "checkpoints", dirs_exist_ok=True)
-    job = open_job(path, out=out)
-    build(job, allow_plan=True)
-    return job
+__all__ = ["asked", "boundary_job", "built", "engine", "minimal", "plain", "servers"]
 
 
 @pytest.fixture(scope="session")
@@ -60,8 +36,12 @@ def features_servers(features_job):
         return open_[lane][1]
 
     yield get
-    for context, _ in open_.values():
+    for context, serving in open_.values():
         context.__exit__(None, None, None)
+        # Requests that the server never let go of keep it from ending by itself.
+        log = serving.server.log.read_text(errors="replace")
+        left = re.findall(r"Model '(\w+)' .* has (\d+) in-flight", log)
+        assert "Exit timeout expired" not in log, left[-1:]
 
 
 @pytest.fixture(scope="session")

@@ -6,12 +6,13 @@ import base64
 import json
 
 import pytest
+from transformers import AutoTokenizer
 
 from tests.conformance import wire
-from tests.conformance.conftest import job_on_the_checkpoint
 from tests.conformance.front import PROTOCOLS, Front
-from tests.conformance.recording import recording
-from tests.conftest import ROOT
+from tests.conformance.jobs import job_on_the_checkpoint
+from tests.conformance.recording import STEP_MS, recording
+from tests.conftest import ROOT, TINY
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.xdist_group("boundary")]
 ADAPTER = str(ROOT / "tests/data/adapters/rank16")
@@ -55,10 +56,11 @@ class Image:
 both = pytest.mark.parametrize("protocol", PROTOCOLS)
 
 
-def serve(quantized, folder, features, release):
+def serve(quantized, folder, features, release, *, step_ms=STEP_MS, **serving):
     """The lane on a release, with the modules above beside its model file."""
+    name = f"boundary-{release}-{serving.get('merge_events', True)}"
     job = job_on_the_checkpoint(
-        quantized("bf16"), f"boundary-{release}", {"features": features}, lanes=("llmapi",),
+        quantized("bf16"), name, {"features": features, **serving}, lanes=("llmapi",),
         limits={"max_batch_size": 8, "max_beam_width": 4}, stack={"trtllm": release},
     )  # fmt: skip
     (folder / "quiet.py").write_text(PROCESSOR)
@@ -71,7 +73,9 @@ def serve(quantized, folder, features, release):
         path.write_text(json.dumps(args))
 
     modules = [folder / "quiet.py", folder / "PIL.py"]
-    env = {"STANDIN_PRIORITY": "1", "STANDIN_TRTLLM_VERSION": release}
+    env = {
+        "STANDIN_PRIORITY": "1", "STANDIN_TRTLLM_VERSION": release, "STANDIN_STEP_MS": str(step_ms),
+    }  # fmt: skip
     return recording(job, "llmapi", change=register, modules=modules, env=env)
 
 
@@ -102,11 +106,20 @@ def asked(llmapi, front):
     return ask
 
 
-def call(streaming=False, inputs=PROMPT, others=None, **params):
-    """What a request with nothing else than `params` becomes."""
-    minimal = {"max_tokens": 5, "end_id": 2, "stop_token_ids": [0]}
+IDS = AutoTokenizer.from_pretrained(TINY)(PROMPT).input_ids
+
+
+def answer_text(count: int = 5, place: int = 0) -> str:
+    """The double answers with the prompt's ids, from `place` on and round again."""
+    ids = [IDS[(place + k) % len(IDS)] for k in range(count)]
+    return AutoTokenizer.from_pretrained(TINY).decode(ids)
+
+
+def call(streaming=False, inputs=None, others=None, **params):
+    """What a request with nothing else than `params` becomes: ids in, ids out, text is ours."""
+    minimal = {"max_tokens": 5, "end_id": 2, "stop_token_ids": [0], "detokenize": False}
     return {
-        "inputs": inputs,
+        "inputs": IDS if inputs is None else inputs,
         "sampling_params": {**minimal, **params},
         "streaming": streaming,
         "others": others or {},
@@ -138,10 +151,10 @@ def test_arguments_of_the_llm(llmapi):
 def test_nothing_asked_nothing_sent(asked, protocol):
     answer, got = asked(protocol)
     assert got == call()
-    assert answer.text == "The import statement The import "
+    assert answer.text == answer_text()
     answer, got = asked(protocol, True)
     assert got == call(True)
-    assert answer.text == "The import statement The import "
+    assert answer.text == answer_text()
     # At the double's pace each token is an event of its own.
     assert len([event for event in answer.events if event]) == 5
 
@@ -154,10 +167,7 @@ def test_beams(asked, front, protocol):
     }  # fmt: skip
     answer, got = asked(protocol, n=2, raw=raw)
     assert got == call(use_beam_search=True, n=2, best_of=4, length_penalty=0.5)
-    assert answer.texts == [
-        "The import statement The import ",
-        "import statement The import statement ",
-    ]
+    assert answer.texts == [answer_text(place=0), answer_text(place=1)]
     raw["sampling_param_best_of"] = 5
     with pytest.raises(wire.Refused, match=r"use_beam_search.*max_beam_width 4"):
         front.ask(protocol, prompt=PROMPT, max_tokens=5, raw=raw)
@@ -227,7 +237,6 @@ def test_sampling_parameters(asked, protocol):
     fields = {
         "min_tokens": 2, "temperature": 0.5, "top_k": 7, "top_p": 0.75, "seed": 11,
         "repetition_penalty": 1.25, "presence_penalty": 0.5, "frequency_penalty": -0.5,
-        "stop": ["§"], "bad": ["z"],
     }  # fmt: skip
     _, got = asked(protocol, **fields)
     assert got == call(**fields)
@@ -236,6 +245,18 @@ def test_sampling_parameters(asked, protocol):
     _, got = asked(protocol, end_ids=[-1])
     want = call(ignore_eos=True)
     del want["sampling_params"]["end_id"], want["sampling_params"]["stop_token_ids"]
+    assert got == want
+
+
+@both
+def test_words(asked, protocol):
+    """As text, without an `end_id`, beside which upstream fails on words; the end ids stop as ids.
+
+    A stop word is looked for in the text, so the answer is asked for in steps, with the word in it."""
+    _, got = asked(protocol, stop=["§"], bad=["z"])
+    want = call(True, stop=["§"], bad=["z"], include_stop_str_in_output=True)
+    del want["sampling_params"]["end_id"]
+    want["sampling_params"]["stop_token_ids"] = [2, 0]
     assert got == want
 
 
@@ -252,4 +273,18 @@ def test_logits_post_processor(quantized, tmp_path):
             assert got["sampling_params"] == params
             with pytest.raises(wire.Refused, match=f"{name}.*not registered"):
                 front.ask(protocol, prompt=PROMPT, max_tokens=5, raw={name: "os.system"})
+        front.grpc.close()
+
+
+@pytest.mark.parametrize("merge", [True, False])
+def test_merged_events(quantized, tmp_path, merge):
+    """Tokens that are there at once: fewer events with `merge_events`, one a token without."""
+    features = {"guided_decoding": "xgrammar"}
+    with serve(quantized, tmp_path, features, "1.2.1", step_ms=0, merge_events=merge) as made:
+        front = Front("llmapi", made.server.endpoints)
+        for protocol in PROTOCOLS:
+            answer = front.ask(protocol, True, prompt=PROMPT, max_tokens=40)
+            events = [event for event in answer.events if event]
+            assert len(events) < 20 if merge else len(events) == 40
+            assert answer.text == answer_text(40)
         front.grpc.close()

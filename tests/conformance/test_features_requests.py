@@ -13,8 +13,8 @@ import pytest
 from engineroom.names import RuntimeName
 from engineroom.pipeline.serve import serve
 from tests.conformance import wire
-from tests.conformance.conftest import LANES_OF, job_on_the_checkpoint
 from tests.conformance.front import FRONTS, PROTOCOLS, Front
+from tests.conformance.jobs import LANES_OF, job_on_the_checkpoint
 from tests.conformance.mix import PROMPTS, gauges, settled
 from tests.conformance.stubs import stubs
 

@@ -101,7 +101,9 @@ def run(double, outputs, *, merge=True, **fields):
 def test_arguments_reach_the_llm(double):
     run(double, [Output("a", [1], "stop")], max_tokens=5, top_k=3, stop=["x"], streaming=True)
     assert double.llm == {"model": "/model", "backend": "pytorch", "max_batch_size": 8}
-    assert double.sampling == {"max_tokens": 5, "top_k": 3, "stop": ["x"]}
+    assert double.sampling == {
+        "max_tokens": 5, "top_k": 3, "stop": ["x"], "include_stop_str_in_output": True,
+    }  # fmt: skip
     assert double.generate == ("hi", "SamplingParams", True)
     assert double.shut
 

@@ -72,6 +72,7 @@ def chunks_of(runtime, **fields):
 
 
 ENDS = {"end_id": 2, "stop_token_ids": [0]}  # tests/models/tiny-llama: [2, 0]
+OURS = {"detokenize": False}
 
 
 def given(double, runtime, **fields):
@@ -82,9 +83,9 @@ def given(double, runtime, **fields):
 
 def test_the_models_own_end_ids_are_written_out(double, runtime):
     """Older releases look at the tokenizer's eos alone, and chat then never ends."""
-    assert given(double, runtime) == {"max_tokens": 4, **ENDS}
-    assert given(double, runtime, end_ids=[5]) == {"max_tokens": 4, "end_id": 5}
-    assert given(double, runtime, end_ids=[]) == {"max_tokens": 4, "ignore_eos": True}
+    assert given(double, runtime) == {"max_tokens": 4, **ENDS, **OURS}
+    assert given(double, runtime, end_ids=[5]) == {"max_tokens": 4, "end_id": 5, **OURS}
+    assert given(double, runtime, end_ids=[]) == {"max_tokens": 4, "ignore_eos": True, **OURS}
 
 
 def test_sampling_fields(double, runtime):
@@ -93,14 +94,13 @@ def test_sampling_fields(double, runtime):
         "repetition_penalty": 1.5, "frequency_penalty": 0.25, "presence_penalty": -0.25,
         "length_penalty": 0.5, "beam_search_diversity_rate": 0.5, "seed": 2**64 - 1,
     }  # fmt: skip
-    assert given(double, runtime, **same) == {"max_tokens": 4, **ENDS, **same}
+    assert given(double, runtime, **same) == {"max_tokens": 4, **ENDS, **OURS, **same}
 
 
 @pytest.mark.parametrize(
     ("fields", "want"),
     [
         ({"temperature": 0.0, "top_p": 0.5}, {"top_k": 1}),
-        ({"stop": ["x"], "bad": ["y"]}, {"stop": ["x"], "bad": ["y"]}),
         ({"bad_token_sequences": [[7]]}, {"bad_token_ids": [7]}),
         ({"stop_token_sequences": [[9]]}, {"stop_token_ids": [9, 0]}),
         ({"n": 2, "best_of": 3}, {"n": 2, "best_of": 3}),
@@ -108,12 +108,19 @@ def test_sampling_fields(double, runtime):
          {"n": 2, "best_of": 3, "use_beam_search": True, "early_stopping": 1}),
         ({"log_probs": True}, {"logprobs": 1}),
         ({"perf": True}, {"return_perf_metrics": True}),
-        ({"prompt": "<|im_start|>x", "add_special_tokens": False}, {"add_special_tokens": False}),
-        ({"with_text": False}, {"detokenize": False}),
+        ({"prompt": "<|im_start|>x", "add_special_tokens": False, "media": ["an image"]},
+         {"add_special_tokens": False}),
     ],
 )  # fmt: skip
 def test_other_fields(double, runtime, fields, want):
-    assert given(double, runtime, **fields) == {"max_tokens": 4, **ENDS, **want}
+    assert given(double, runtime, **fields) == {"max_tokens": 4, **ENDS, **OURS, **want}
+
+
+def test_nobody_asked_for_text(double, runtime):
+    (chunk,) = chunks_of(runtime, with_text=False)
+    assert (chunk.text, len(chunk.token_ids)) == ("", 4)
+    (chunk,) = chunks_of(runtime, with_text=False, stop=["b"])
+    assert (chunk.text, chunk.stop_reason) == ("", "b")
 
 
 @pytest.mark.parametrize("token", ["<s>", {"content": "<s>"}])
@@ -229,7 +236,7 @@ def test_every_name_is_upstreams(catalog):
 def test_sequences_log_probs_and_totals(double, runtime):
     chunks = chunks_of(runtime, n=2, log_probs=True)
     assert [(c.index, c.text, c.finish_reason) for c in chunks] == [
-        (0, "a b c d ", "length"), (1, "b c d a ", "length"),
+        (0, "a b c d", "length"), (1, " b c da", "length"),
     ]  # fmt: skip
     assert chunks[0].log_probs == [-1 / 8, -2 / 8, -3 / 8, -4 / 8]
     assert chunks[0].cumulative_logprob == -10 / 8

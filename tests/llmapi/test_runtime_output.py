@@ -37,7 +37,7 @@ class Step:
         self.finished, self.context_logits = finished, None
         self.outputs = [
             SimpleNamespace(
-                text=text, token_ids=list(range(count)), finish_reason=reason, stop_reason=stop,
+                text=text, token_ids=list(range(10, 10 + count)), finish_reason=reason, stop_reason=stop,
                 cumulative_logprob=None, logprobs=[], generation_logits=None,
             )
             for text, count, reason, stop in sequences

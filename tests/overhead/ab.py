@@ -32,7 +32,7 @@ from typing import Any
 from tests.conftest import TINY
 from tests.overhead import ours, procs, report, upstream
 from tests.overhead.client import KINDS, STREAMED, Target, closed_loop
-from tests.overhead.servers import ECHO, TOKENS, serve
+from tests.overhead.servers import ECHO, FLOOR, TOKENS, serve
 
 SENTENCE = "the quick brown fox jumps over a lazy dog and runs home "
 PROMPT = " ".join((SENTENCE * 9).split()[:100])
@@ -45,6 +45,7 @@ SERIES = {
     "upstream-ensemble": ("upstream-engine", "ensemble", {}),
     "ours-llmapi": ("ours-llmapi", "tensorrt_llm", LLMAPI),
     "upstream-llmapi": ("upstream-llmapi", "tensorrt_llm", LLMAPI),
+    "floor-llmapi": ("floor-llmapi", "tensorrt_llm", LLMAPI),
     "echo": ("echo", "echo", {}),
 }
 
@@ -111,10 +112,16 @@ def bench(
     decoupled: bool = True,
     merge: bool = False,
     step_ms: float = 0,
+    text_work: bool = False,
 ) -> Iterator[Bench]:
-    """Assemble and start what the series need; `merge`: `serving.merge_events` of ours."""
+    """Assemble and start what the series need.
+
+    Args:
+        merge: `serving.merge_events` of ours.
+        text_work: the LLM API's double tokenizes and detokenizes as upstream's LLM does.
+    """
     needed = {SERIES[series][0] for series in chosen}
-    tokenizer = work / "tokenizer"
+    tokenizer = work / "model/checkpoint"
     shutil.copytree(TINY, tokenizer)
     folders = {"echo": ECHO}
     if any(name.startswith("upstream") for name in needed):
@@ -128,10 +135,16 @@ def bench(
             folders[f"ours-{lane}"] = work / "ours" / lane
             serving = {"streaming": decoupled, "merge_events": merge}
             ours.render(folders[f"ours-{lane}"], lane, tokenizer, serving=serving)
+    if "floor-llmapi" in needed:
+        folders["floor-llmapi"] = work / "floor"
+        ours.render(work / "floor", "llmapi", tokenizer, serving={"streaming": decoupled})
+        shutil.copy(FLOOR, work / "floor/tensorrt_llm/1/model.py")
     with contextlib.ExitStack() as stack:
         servers = {}
         for name in sorted(needed):
             env = {"STANDIN_STEP_MS": f"{step_ms:g}"}
+            if text_work and name.endswith("-llmapi"):
+                env["STANDIN_TOKENIZER"] = str(tokenizer)
             if name == "upstream-llmapi":
                 env["STANDIN_TRTLLM_VERSION"] = source.version if source else ""
             log = work / "logs" / f"{name}.log"
@@ -176,6 +189,9 @@ def conditions(a: argparse.Namespace, idle: float) -> dict[str, str]:
         "ours": f"rendered for TensorRT-LLM 1.2.1, default features, merge_events {a.merge}",
         "engine": "tests/standins, "
         + (f"{a.step_ms:g} ms between events" if a.step_ms else "answers at once"),
+        "text in the LLM API's double": "tokenized and detokenized as by TensorRT-LLM's own Python"
+        if a.text_work
+        else "none",
         "request": f"{len(PROMPT.split())} words, {a.tokens} tokens",
         "runs": f"{a.repeats} repeats of {a.seconds:g} s after {a.warmup:g} s, interleaved",
         "idle servers": f"{idle:.3f} CPU together",
@@ -213,6 +229,11 @@ def main() -> None:
         help="ours may put tokens into one event that are ready before the last one has left; "
         "false: as many events as upstream",
     )  # fmt: skip
+    parser.add_argument(
+        "--text-work",
+        action="store_true",
+        help="the double of the LLM API does what TensorRT-LLM's own Python does with text",
+    )
     parser.add_argument("--decoupled", choices=("true", "false"), default="true")
     a = parser.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
@@ -229,7 +250,11 @@ def main() -> None:
                 a.upstream_version,
                 tuple(filter(None, a.upstream_without.split(","))),
             )
-            flags = {"decoupled": a.decoupled == "true", "merge": a.merge == "true"}
+            flags = {
+                "decoupled": a.decoupled == "true",
+                "merge": a.merge == "true",
+                "text_work": a.text_work,
+            }
             with bench(source, work, a.series.split(","), step_ms=a.step_ms, **flags) as b:
                 facts = conditions(a, b.idle_cpu())
                 rows = asyncio.run(measure(b, a, a.out / "runs.jsonl"))

@@ -21,13 +21,19 @@ def render(
     serving: dict[str, Any] | None = None,
     batch: int = 64,
 ) -> None:
-    """Write one lane's repository below `out`, default features, for the TensorRT-LLM runtime."""
+    """Write one lane's repository below `out`, default features, for the TensorRT-LLM runtime.
+
+    Args:
+        tokenizer: a folder called `checkpoint`, which is where an llmapi package has its tokenizer.
+    """
     catalog = Catalog()
     lane_request = request(
         catalog, version, lane, serving=serving, limits={"max_batch_size": batch}
     )
     context = LANES[LaneName(lane)].repository_context(
-        RepositoryRequest(lane_request, RuntimeName.TENSORRT_LLM, str(tokenizer), str(tokenizer))
+        RepositoryRequest(
+            lane_request, RuntimeName.TENSORRT_LLM, str(tokenizer.parent), str(tokenizer)
+        )
     )
     roots = tuple(root / "model_repo_templates" for root in catalog.roots)
     for file in render_tree(roots, context.layout, context.variables):

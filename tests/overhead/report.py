@@ -21,6 +21,7 @@ COMPARISONS = (
     ("engine lane, ensemble", "ours-ensemble", "upstream-ensemble"),
     ("llmapi lane", "ours-llmapi", "upstream-llmapi"),
     ("for information: our BLS against upstream's ensemble", "ours-bls", "upstream-ensemble"),
+    ("for information: llmapi floor", "floor-llmapi", "upstream-llmapi"),
 )
 LIMIT = 0.5
 JUDGED = 3

@@ -13,6 +13,7 @@ from engineroom.runner.triton import TritonServer
 
 STANDINS = Path(__file__).resolve().parents[1] / "standins"
 ECHO = Path(__file__).parent / "echo"
+FLOOR = Path(__file__).parent / "floor/model.py"
 TOKENS = 16
 
 

@@ -160,8 +160,8 @@ class Serving(Closed):
     )
     merge_events: bool = Field(
         default=True,
-        description="Tokens that are ready before the last event has left go out together; nothing "
-        "waits for it. Off: one event a token (or a stream_interval).",
+        description="llmapi lane: tokens that are ready before the last event has left go out "
+        "together; nothing waits for it. Off: one event a token (or a stream_interval).",
     )
     stop_ids: Literal["generation_config"] | tuple[Annotated[int, Field(ge=0, le=MAX_INT)], ...] = (
         Field(

@@ -7,6 +7,10 @@ Environment:
         With it a request is still running when it is cancelled.
     STANDIN_TEXTS: JSON list of the texts of the tokens, from the start again when it ends; by default
         the prompt's words, each with a space after it. Sequence k starts at place k.
+    STANDIN_TOKENIZER: a folder. The double then does with text what upstream's own Python does, with
+        that tokenizer (`text.py`); an answer is the prompt's ids, or those of STANDIN_TEXTS, and ends
+        early at an end id or the ids of a stop word.
+    STANDIN_IDS: JSON list of token ids in the place of STANDIN_TEXTS, with a tokenizer.
     STANDIN_PRIORITY: if set, `generate_async` has a parameter `priority`.
     STANDIN_RECORD: a file that gets one JSON line a call.
 """
@@ -20,6 +24,8 @@ STEP = int(os.environ.get("STANDIN_STEP", "1"))
 PAUSE = float(os.environ.get("STANDIN_STEP_MS", "0")) / 1000
 MOST = int(os.environ.get("STANDIN_TOKENS", str(2**31 - 1)))
 TEXTS = json.loads(os.environ.get("STANDIN_TEXTS", "null"))
+IDS = json.loads(os.environ.get("STANDIN_IDS", "null"))
+TOKENIZER = os.environ.get("STANDIN_TOKENIZER")
 RECORD = os.environ.get("STANDIN_RECORD")
 FIRST_ID = 1000
 """Token ids count from here, in the order of the token texts."""

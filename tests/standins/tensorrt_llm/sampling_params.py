@@ -45,6 +45,23 @@ class SamplingParams:
         if self.best_of < self.n:
             raise ValueError(f"best_of {self.best_of} is less than n {self.n}")
 
+    def prepare(self, tokenizer):
+        """Before a request: words as text are tokenized only where no end id was given, as upstream.
+
+        Raises:
+            RuntimeError: they were not; upstream says so when it asks for their ids.
+        """
+        if self.end_id is not None:
+            for name in ("stop", "bad"):
+                if getattr(self, name):
+                    raise RuntimeError(f"SamplingParams.{name} is not processed by tokenizer")
+        elif tokenizer is not None:
+            self.end_id = tokenizer.eos_token_id
+            words = [self.stop] if isinstance(self.stop, str) else self.stop or ()
+            self._stop_word_ids = [tokenizer.encode(word, False) for word in words]
+            for word in self.bad or ():
+                tokenizer.encode(word, False)
+
 
 for _name, _value in KNOWN.items():
     setattr(SamplingParams, _name, _value)

@@ -59,16 +59,16 @@ class SharedLoop:
     def start(self):
         self._thread.start()
 
-    def run(self, callback):
-        """Run `callback`, and what follows from it at once, on the loop in this thread.
+    def run(self, start, *args):
+        """Call `start`, which makes a task, and run what follows from it at once in this thread.
 
         While another thread runs the loop, that one does it.
         """
         if not self._turn.acquire(blocking=False):
-            self.loop.call_soon_threadsafe(callback)
+            self.loop.call_soon_threadsafe(start, *args)
             return
         try:
-            self.loop.call_soon(callback)
+            start(*args)
             idle = self._go(STEPS)
         finally:
             self._turn.release()

@@ -2,20 +2,69 @@
 
 Names are those of `RequestOutput` and `CompletionOutput` (tensorrt_llm/executor/result.py, 0.21 to 1.4)
 and of the performance metrics of its executor bindings. An output holds all text and tokens so far.
+
+Text is made here, of the token ids, where the tokenizer can be read: upstream's own of a stream (the
+DecodeStream of `tokenizers`) leaves out a character that is unfinished at its end, and differs from the
+whole answer's for some decoders.
 """
 
 from runtime_api import Chunk, Perf
 from stop_text import StopText
+from text_codec import TextStream
+from trtllm_request import in_steps
 
 
-class _Sent:
-    """Of one sequence: tokens and characters that were handed on."""
+class _Made:
+    """Text of one sequence, of its ids; in steps the pieces concatenate to the whole decode."""
 
-    __slots__ = ("characters", "done", "tokens")
+    __slots__ = ("_codec", "_stream")
+
+    def __init__(self, codec, steps):
+        self._codec, self._stream = codec, TextStream(codec) if steps else None
+
+    def more(self, new_ids, best, last):
+        """The text that `new_ids` add."""
+        stream = self._stream
+        if stream is None:
+            return self._codec.decode(new_ids)
+        text = stream.push(new_ids) if new_ids else ""
+        return text + stream.finish() if last else text
+
+
+class _Given:
+    """Text of one sequence as upstream gives it, which is all of it each time."""
+
+    __slots__ = ("_read",)
 
     def __init__(self):
-        self.characters = self.tokens = 0
-        self.done = False
+        self._read = 0
+
+    def more(self, new_ids, best, last):
+        text = best.text
+        if not last and text.endswith("\ufffd"):
+            # An unfinished character shows as U+FFFD until its other bytes arrive.
+            text = text.rstrip("\ufffd")
+        new = text[self._read :]
+        self._read += len(new)
+        return new
+
+
+class _NoText:
+    """Nobody asked for text."""
+
+    __slots__ = ()
+
+    def more(self, new_ids, best, last):
+        return ""
+
+
+class _Sequence:
+    """Of one sequence: how many tokens were handed on, what makes its text and what cuts it."""
+
+    __slots__ = ("done", "stop", "text", "tokens")
+
+    def __init__(self, text, stop):
+        self.text, self.stop, self.tokens, self.done = text, stop, 0, False
 
 
 class Progress:
@@ -23,25 +72,41 @@ class Progress:
 
     Args:
         result: what upstream gave for the request. ends: the model's own end-of-sequence ids.
+        codec: `text_codec.TokenCodec`, or None: the text is upstream's.
 
     Attributes:
+        steps: outputs come while it runs, and each is worth a chunk.
         over: the request has its last chunk. finished: upstream has ended it.
     """
 
-    __slots__ = ("_ends", "_left", "_request", "_result", "_sent", "finished", "over")
+    __slots__ = (
+        "_ends", "_left", "_over_ids", "_request", "_result", "_sequences", "finished", "over", "steps",
+    )  # fmt: skip
 
-    def __init__(self, request, result, ends):
+    def __init__(self, request, result, ends, codec=None):
         self._request, self._result = request, result
         self._ends = ends if request.end_ids is None else request.end_ids
+        self._over_ids = self._ends
+        if request.stop_token_sequences:
+            self._over_ids = [*self._ends, *(ids[-1] for ids in request.stop_token_sequences)]
         self._left, self.over, self.finished = request.n, False, False
-        self._sent = [_Sent() for _ in range(request.n)]
+        self.steps, stops = in_steps(request), request.stop
+        self._sequences = [
+            _Sequence(self._text(codec), StopText(stops) if stops else None)
+            for _ in range(request.n)
+        ]
+
+    def _text(self, codec):
+        if not self._request.with_text and not self._request.stop:
+            return _NoText()
+        return _Given() if codec is None else _Made(codec, self.steps)
 
     def chunks(self, output):
         """Chunks of one output, one at a time; when the last one comes, `over` is set."""
         self.finished = output.finished
-        if self.over or not (self.finished or self._request.streaming):
+        if self.over or not (self.finished or self.steps):
             return
-        for index, (state, best) in enumerate(zip(self._sent, output.outputs, strict=False)):
+        for index, (state, best) in enumerate(zip(self._sequences, output.outputs, strict=False)):
             if state.done:
                 continue
             chunk = self._chunk(index, state, best, output)
@@ -56,8 +121,7 @@ class Progress:
 
     def _chunk(self, index, state, best, output):
         """What is new of one sequence, or None."""
-        request = self._request
-        reason, stop_reason, text = best.finish_reason, best.stop_reason, best.text
+        request, reason, stop_reason = self._request, best.finish_reason, best.stop_reason
         if reason == "cancelled":
             return Chunk([], "", "cancelled")
         ids, old = best.token_ids, state.tokens
@@ -65,26 +129,26 @@ class Progress:
             # Upstream says it only of the sequence that ended last.
             reason = "length" if len(ids) >= request.max_tokens else "stop"
         new_ids = list(ids[old:])
-        if reason is None and text.endswith("\ufffd"):
-            # An unfinished character shows as U+FFFD until its other bytes arrive.
-            text = text.rstrip("\ufffd")
-        delta = text[state.characters :]
-        if request.stop and delta:
+        state.tokens = max(old, len(ids))
+        if new_ids and new_ids[-1] in self._over_ids:
+            # Whether upstream leaves it in depends on the release and on which of the ids it is.
+            new_ids.pop()
+        text = state.text.more(new_ids, best, reason is not None)
+        stop = state.stop
+        if stop is not None:
             # Upstream compares token ids, and a word can be spelled by other ones.
-            cut = StopText(request.stop)
-            safe = cut.push(delta)
-            if cut.found is not None:
-                delta, reason, stop_reason = safe, "stop", cut.found
-            elif reason is None:
-                delta = safe
-        if reason is None and not new_ids and not delta:
+            text = stop.push(text)
+            if stop.found is not None:
+                reason, stop_reason = "stop", stop.found
+            elif reason is not None and len(ids) >= old:  # else upstream took the word's ids back
+                text += stop.finish()
+        if reason is None and not new_ids and not text:
             return None
-        state.tokens, state.characters = max(old, len(ids)), state.characters + len(delta)
         values = None
         if request.log_probs and best.logprobs:
             values = log_probs(best.logprobs[old:], new_ids)
         if reason is None:
-            return Chunk(new_ids, delta, index=index, log_probs=values)
+            return Chunk(new_ids, text, index=index, log_probs=values)
         state.done = True
         if stop_reason is not None:
             stop_reason = None if stop_reason in self._ends else str(stop_reason)
@@ -93,7 +157,7 @@ class Progress:
             output,
             {
                 "token_ids": new_ids,
-                "text": delta,
+                "text": text if request.with_text else "",
                 "finish_reason": reason,
                 "stop_reason": stop_reason,
                 "index": index,

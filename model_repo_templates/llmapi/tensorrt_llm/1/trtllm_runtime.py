@@ -5,7 +5,6 @@ where it was written: what is tested is that the calls below are the ones made.
 """
 
 import asyncio
-import collections
 import importlib
 import io
 import json
@@ -15,7 +14,7 @@ import traceback
 from event_loop import SharedLoop
 from runtime_api import Chunk, Stats
 from trtllm_output import Progress
-from trtllm_request import Converter, model_facts
+from trtllm_request import Converter, in_steps, model_facts, open_codec
 
 # Seconds between two looks at the iteration statistics, and the longest wait for a new one. In the
 # releases that hand them over in a queue, upstream closes it after that wait until the next request:
@@ -30,13 +29,13 @@ class Handle:
     """One request: what cancels it, and what was sent of it.
 
     Attributes:
-        result: upstream's, once the request was handed over.
+        ids: of the prompt, or None. result: upstream's, once the request was handed over.
     """
 
-    __slots__ = ("_loop", "cancelled", "on_chunk", "request", "result", "task")
+    __slots__ = ("_loop", "cancelled", "ids", "on_chunk", "request", "result", "task")
 
-    def __init__(self, request, on_chunk, loop):
-        self.request, self.on_chunk, self._loop = request, on_chunk, loop
+    def __init__(self, request, ids, on_chunk, loop):
+        self.request, self.ids, self.on_chunk, self._loop = request, ids, on_chunk, loop
         self.result = self.task = None
         self.cancelled = False
 
@@ -119,12 +118,13 @@ class TrtllmRuntime:
         else:
             LLM = tensorrt_llm.LLM
         self._llm = LLM(**_arguments({"model": model, **args}))
-        self._ends, bos = model_facts(args.get("tokenizer") or model)
+        folder = str(args.get("tokenizer") or model)
+        self._ends, bos = model_facts(folder)
         self._ends = self._ends or model_facts(model)[0]
-        self._convert = Converter(self._llm, tensorrt_llm, self._ends, bos, processors)
+        self._codec = open_codec(folder)
+        self._convert = Converter(self._llm, tensorrt_llm, self._ends, bos, processors, self._codec)
         self._shared = SharedLoop("llmapi")
         self._loop = self._shared.loop
-        self._inbox = collections.deque()
         self._running, self._seen = 0, False
         self._latest, self._latest_us, self._stale = {}, None, False
         self._watching = self._loop.create_task(self._watch())
@@ -181,48 +181,52 @@ class TrtllmRuntime:
         `on_chunk` is called from whichever thread runs the event loop, perhaps before this returns,
         also with what is wrong with the request.
         """
-        handle = Handle(request, on_chunk, self._loop)
-        self._inbox.append(handle)
-        self._shared.run(self._take)
+        # Here and not on the loop: other requests go on meanwhile.
+        handle = Handle(request, self._convert.prompt_ids(request), on_chunk, self._loop)
+        self._shared.run(self._start, handle)
         return handle
 
-    def _take(self):
-        while self._inbox:  # another one may be here before its own call
-            handle = self._inbox.popleft()
-            try:
-                self._begin(handle)
-            except ValueError as error:
-                handle.on_chunk(Chunk([], "", "error", str(error), invalid=True))
-            except Exception as error:
-                traceback.print_exc()
-                handle.on_chunk(Chunk([], "", "error", f"{type(error).__name__}: {error}"))
+    def _start(self, handle):
+        # Held on the handle: the event loop itself keeps only a weak reference to a task.
+        handle.task = self._loop.create_task(self._serve(handle))
+
+    async def _serve(self, handle):
+        try:
+            if handle.cancelled:
+                handle.on_chunk(Chunk([], "", "cancelled"))
+                return
+            self._begin(handle)
+        except ValueError as error:
+            handle.on_chunk(Chunk([], "", "error", str(error), invalid=True))
+            return
+        except Exception as error:
+            self._failed(handle, error)
+            return
+        try:
+            await self._chunks(handle)
+        except Exception as error:
+            self._failed(handle, error)
+        finally:
+            self._running -= 1
+
+    @staticmethod
+    def _failed(handle, error):
+        traceback.print_exc()
+        handle.on_chunk(Chunk([], "", "error", f"{type(error).__name__}: {error}"))
 
     def _begin(self, handle):
-        if handle.cancelled:
-            handle.on_chunk(Chunk([], "", "cancelled"))
-            return
-        inputs, params, more = self._convert.arguments(handle.request)
+        request = handle.request
+        inputs, params, more = self._convert.arguments(request, handle.ids)
         handle.result = self._llm.generate_async(
-            inputs, params, streaming=handle.request.streaming, **more
+            inputs, params, streaming=in_steps(request), **more
         )
         if not self._running:
             # What the last step before a pause said of requests is not about this one.
             self._stale = True
         self._running, self._seen = self._running + 1, True
-        # Held on the handle: the event loop itself keeps only a weak reference to a task.
-        handle.task = self._loop.create_task(self._follow(handle))
-
-    async def _follow(self, handle):
-        try:
-            await self._chunks(handle)
-        except Exception as error:
-            traceback.print_exc()
-            handle.on_chunk(Chunk([], "", "error", f"{type(error).__name__}: {error}"))
-        finally:
-            self._running -= 1
 
     async def _chunks(self, handle):
-        progress, waiting = Progress(handle.request, handle.result, self._ends), False
+        progress, waiting = Progress(handle.request, handle.result, self._ends, self._codec), False
 
         def hand_on():
             nonlocal waiting
@@ -235,7 +239,7 @@ class TrtllmRuntime:
         async for output in handle.result:
             if not self.merge_events or output.finished:
                 hand_on()
-            elif handle.request.streaming and not waiting:
+            elif progress.steps and not waiting:
                 # Runs when this loop really waits: tokens that are there already go out together.
                 waiting = True
                 self._loop.call_soon(hand_on)

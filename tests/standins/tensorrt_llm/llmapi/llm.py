@@ -22,6 +22,7 @@ class CompletionOutput:
         self.logprobs, self.prompt_logprobs = [], []
         self.generation_logits = self.disaggregated_params = self.request_perf_metrics = None
         self._last_text_len = self._last_token_ids_len = self._last_logprobs_len = 0
+        self._states = None
 
     @property
     def length(self):
@@ -46,15 +47,21 @@ class RequestOutput:
     Token k has log probability -(k + 1) / 8.
     """
 
-    def __init__(self, ident, inputs, params, streaming):
+    def __init__(self, ident, inputs, params, streaming, tokenizer=None):
         self.request_id = self.id = ident
         self.prompt = inputs if isinstance(inputs, str) else None
-        self.prompt_token_ids = answers.prompt_tokens(inputs)[1]
         self.finished, self.context_logits = False, None
         self._params, self._streaming, self._aborted, self._at = params, streaming, False, 0
         count = 32 if params.max_tokens is None else params.max_tokens
-        self._made = [answers.answer(inputs, count, place) for place in range(params.n)]
-        self._count = len(self._made[0][1])
+        self._tokenizer, self._reasons = tokenizer, None
+        if tokenizer is None:
+            self.prompt_token_ids = answers.prompt_tokens(inputs)[1]
+            self._made = [answers.answer(inputs, count, place) for place in range(params.n)]
+        else:
+            ids = self.prompt_token_ids = tokenizer.prompt_ids(inputs, params)
+            made = [tokenizer.answer(ids, params, count, place) for place in range(params.n)]
+            self._made, self._reasons = zip(*made)
+        self._count = max(len(ids) for _, ids in self._made)
         self.outputs = [CompletionOutput(place) for place in range(params.n)]
 
     @property
@@ -107,8 +114,13 @@ class RequestOutput:
         output._last_text_len = len(output.text)
         output._last_token_ids_len = len(output.token_ids)
         output._last_logprobs_len = len(output.logprobs)
-        output.text += "".join(texts)
         output.token_ids.extend(ids)
+        if not self._params.detokenize:
+            pass
+        elif self._tokenizer is None:
+            output.text += "".join(texts)
+        else:
+            self._tokenizer.step(output, self._params, self._streaming)
         if self._params.logprobs is not None:
             values = [-(self._at + k + 1) / 8 for k in range(len(ids))]
             output.logprobs.extend(
@@ -117,8 +129,10 @@ class RequestOutput:
             output.cumulative_logprob = (output.cumulative_logprob or 0.0) + sum(values)
 
     def _end(self):
-        for output in self.outputs:
+        for place, output in enumerate(self.outputs):
             output.finish_reason = "cancelled" if self._aborted else "length"
+            if self._reasons and not self._aborted:
+                output.finish_reason, output.stop_reason = self._reasons[place]
             if self._params.return_perf_metrics:
                 output.request_perf_metrics = perf_metrics()
             if self._params.return_generation_logits:
@@ -166,13 +180,18 @@ class LLM:
     def __init__(self, model, **arguments):
         self.args = SimpleNamespace(model=model, **arguments)
         self.tokenizer = None
+        if answers.TOKENIZER:
+            from tensorrt_llm.text import Tokenizer
+
+            self.tokenizer = Tokenizer(answers.TOKENIZER)
         self._ids = itertools.count(1)
         answers.record("LLM", model=model, arguments=arguments)
 
     def generate_async(self, inputs, sampling_params=None, streaming=False, **others):
         """Others: lora_request, kv_cache_retention_config, priority and the like, recorded as given."""
         params, streaming = sampling_params or SamplingParams(), bool(streaming)
-        result = RequestOutput(next(self._ids), inputs, params, streaming)
+        params.prepare(self.tokenizer)
+        result = RequestOutput(next(self._ids), inputs, params, streaming, self.tokenizer)
         if answers.RECORD:
             answers.record(
                 "generate_async",
