@@ -28,7 +28,11 @@ FRONTS = {
     "bls": ("engine", "tensorrt_llm_bls"), "ensemble": ("engine", "ensemble"),
     "llmapi": ("llmapi", "tensorrt_llm"), "vllm": ("vllm", "vllm_model"),
 }  # fmt: skip
-WAYS = [("http", False), ("http", True), ("grpc", False), ("grpc", True)]
+# Both protocols, streamed and not; the other two pairs in the full form.
+WAYS = [
+    pytest.param("http", False, marks=pytest.mark.full), ("http", True),
+    ("grpc", False), pytest.param("grpc", True, marks=pytest.mark.full),
+]  # fmt: skip
 
 
 def address(lane_servers, front: str, protocol: str) -> str:
@@ -110,8 +114,7 @@ def test_options_reach_the_model(lane_servers, plain, front, protocol):
     assert first != other
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("protocol", "stream"), WAYS)
 @pytest.mark.parametrize("front", ["bls", "ensemble", "llmapi", "vllm"])
 def test_usage(lane_servers, plain, front, protocol, stream):
     options = {"return_prompt_tokens": True, "return_completion_tokens": True}
@@ -123,8 +126,7 @@ def test_usage(lane_servers, plain, front, protocol, stream):
     assert made.tokens == 9
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("protocol", "stream"), WAYS)
 @pytest.mark.parametrize("front", ["bls", "llmapi"])
 def test_log_probs_are_one_a_token(lane_servers, front, protocol, stream):
     made = ask(

@@ -159,7 +159,8 @@ def test_a_model_that_reads_images_gets_the_text(serve):
     converter = Converter(llm, module, [END], "<s>", {}, served.runtime._codec)
     request = SimpleNamespace(prompt_ids=None, media=[], prompt="a", add_special_tokens=True)
     assert converter.prompt_ids(request) is None
-    served.runtime._convert.prompt_ids(request)
+    ids = served.plain.encode("a").ids
+    assert served.runtime._convert.prompt_ids(request) == ids
     request.media = ["a picture"]
     assert served.runtime._convert.prompt_ids(request) is None
 
@@ -171,7 +172,6 @@ def test_a_stop_word_ends_the_text_however_it_is_spelled(serve, streaming, step)
     served = serve()
     text = "go WEEKEND now and on"
     ids = served.plain.encode(text, add_special_tokens=False).ids
-    # Pieces of which none ends where the word begins or ends.
     (chunks,) = served.ask(ids, step=step, stop=["END", "on"], streaming=streaming)
     assert "".join(c.text for c in chunks) == "go WEEK"
     last = chunks[-1]

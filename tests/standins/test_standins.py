@@ -240,3 +240,37 @@ def test_sampling_params_refuse_what_trtllm_refuses(trtllm):
         trtllm.SamplingParams(max_tokens=0)
     with pytest.raises(ValueError, match="Only one guide"):
         trtllm.GuidedDecodingParams(regex="a", json_object=True)
+
+
+def test_words_as_text_beside_an_end_id_fail_as_upstream(trtllm):
+    """Upstream tokenizes them only where it chooses the end id (llmapi/llm.py)."""
+    llm = trtllm.LLM(model="m")
+    for name in ("stop", "bad"):
+        with pytest.raises(RuntimeError, match=f"{name} is not processed"):
+            llm.generate_async("a", trtllm.SamplingParams(end_id=2, **{name: ["x"]}))
+        llm.generate_async("a", trtllm.SamplingParams(**{name: ["x"]}))
+
+
+def test_with_a_tokenizer_the_double_does_upstreams_text_work(trtllm, monkeypatch):
+    from transformers import AutoTokenizer
+
+    from tests.conftest import TINY
+
+    plain = AutoTokenizer.from_pretrained(TINY)
+    monkeypatch.setattr(trtllm.answers, "TOKENIZER", str(TINY))
+    llm = trtllm.LLM(model="m")
+    prompt = "The import statement"
+    ids = plain(prompt).input_ids
+    for streaming in (True, False):
+        params = trtllm.SamplingParams(max_tokens=len(ids))
+        result = llm.generate_async(prompt, params, streaming=streaming)
+        assert outputs_of(result)[-1][0] == plain.decode(ids, skip_special_tokens=True)
+        assert result.outputs[0].token_ids == ids
+        params = trtllm.SamplingParams(max_tokens=len(ids), detokenize=False)
+        result = llm.generate_async(prompt, params, streaming=streaming)
+        assert outputs_of(result)[-1][0] == ""
+    word = plain.decode(ids[-1:]).strip()
+    params = trtllm.SamplingParams(max_tokens=99, stop=[word], stop_token_ids=[ids[2]])
+    result = llm.generate_async(prompt, params).result()
+    assert (result.outputs[0].finish_reason, result.outputs[0].stop_reason) == ("stop", ids[2])
+    assert result.outputs[0].token_ids == ids[:2]
