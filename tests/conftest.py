@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +138,16 @@ def quantized(shared: Callable[[str, Callable[[Path], None]], Path]) -> Callable
         return open_job(folder / "engineroom.yaml", out=folder / "out")
 
     return get
+
+
+def stop_all(opened: Iterable[tuple[Any, Any]]) -> None:
+    """End (context of `serve`, Serving) pairs, all servers at once: each takes seconds to unload."""
+    opened = list(opened)
+    for _, serving in opened:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(serving.server.pid, signal.SIGTERM)
+    for context, _ in opened:
+        context.__exit__(None, None, None)
 
 
 def run_cli(*argv: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:

@@ -8,6 +8,7 @@ import yaml
 from engineroom.names import RuntimeName
 from engineroom.pipeline import build, open_job
 from engineroom.pipeline.serve import serve
+from tests.conftest import stop_all
 from tests.serving.conftest import built, plain
 
 __all__ = ["built", "plain"]
@@ -46,5 +47,4 @@ def lane_servers(built):
         return open_[name][1]
 
     yield get
-    for context, _ in open_.values():
-        context.__exit__(None, None, None)
+    stop_all(open_.values())

@@ -11,6 +11,7 @@ from engineroom.pipeline.serve import serve
 from tests.conformance.boundary import asked, boundary_job, engine, minimal
 from tests.conformance.front import Front
 from tests.conformance.jobs import FEATURES, LANES_OF, job_on_the_checkpoint
+from tests.conftest import stop_all
 from tests.serving.conftest import built, plain, servers
 
 __all__ = ["asked", "boundary_job", "built", "engine", "minimal", "plain", "servers"]
@@ -36,8 +37,8 @@ def features_servers(features_job):
         return open_[lane][1]
 
     yield get
-    for context, serving in open_.values():
-        context.__exit__(None, None, None)
+    stop_all(open_.values())
+    for _, serving in open_.values():
         # Requests that the server never let go of keep it from ending by itself.
         log = serving.server.log.read_text(errors="replace")
         left = re.findall(r"Model '(\w+)' .* has (\d+) in-flight", log)

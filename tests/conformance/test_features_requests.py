@@ -17,6 +17,7 @@ from tests.conformance.front import FRONTS, PROTOCOLS, Front
 from tests.conformance.jobs import LANES_OF, job_on_the_checkpoint
 from tests.conformance.mix import PROMPTS, gauges, settled
 from tests.conformance.stubs import stubs
+from tests.conftest import stop_all
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.xdist_group("features")]
 ENDS = [2, 0]
@@ -240,8 +241,7 @@ def bare(quantized):
         return Front(name, open_[lane][1].server.endpoints)
 
     yield get
-    for context, _ in open_.values():
-        context.__exit__(None, None, None)
+    stop_all(open_.values())
 
 
 @tensors

@@ -178,6 +178,7 @@ def test_a_killed_llmapi_model(kill_servers):
     check(kill_servers("llmapi"), "tensorrt_llm", {"tensorrt_llm": {"llmapi"}}, 3, each=4)
 
 
+@pytest.mark.full
 def test_a_killed_postprocessing(kill_servers):
     """tensorrt_llm_bls does not need it, and does not notice."""
     check(kill_servers("engine"), "postprocessing", ENGINE, 3, each=4)

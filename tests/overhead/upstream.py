@@ -61,7 +61,10 @@ def fill(out: Path, path: Path, values: dict[str, str]) -> None:
             text = text.replace(char, "\\" + char)
         return text
 
-    pairs = ",".join(f"{key}:{escape(value)}" for key, value in values.items())
+    text = path.read_text(encoding="utf-8")
+    # The script refuses a key that the template lacks, and releases differ in a few.
+    known = {key: value for key, value in values.items() if f"${{{key}}}" in text}
+    pairs = ",".join(f"{key}:{escape(value)}" for key, value in known.items())
     argv = [sys.executable, str(out / "tools/fill_template.py"), "-i", str(path), pairs]
     subprocess.run(argv, check=True, capture_output=True, text=True)
 

@@ -8,6 +8,7 @@ from engineroom.names import RuntimeName
 from engineroom.pipeline import build
 from engineroom.pipeline.quantize import find
 from engineroom.pipeline.serve import serve
+from tests.conftest import stop_all
 from tests.independent.generation import Plain
 
 TARGETS = {"llmapi": "llmapi-l4-tp1pp1-26-07", "engine": "engine-h100-sxm-tp1pp1-26-07"}
@@ -32,8 +33,7 @@ def servers(built):
         return open_[lane][1]
 
     yield get
-    for context, _ in open_.values():
-        context.__exit__(None, None, None)
+    stop_all(open_.values())
 
 
 @pytest.fixture(scope="session")

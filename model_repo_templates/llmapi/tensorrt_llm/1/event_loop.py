@@ -8,13 +8,15 @@ Only documented parts of asyncio are used: a selector of our own, `run_forever` 
 """
 
 import asyncio
+import math
 import select
 import selectors
 import threading
+import time
 
 # Steps that a borrowing thread makes at most, so that others' results never keep it.
 STEPS = 4
-# A timer that a borrower sets is noticed this much later at most, in ms.
+# The loop's own thread looks this often even if nothing wakes it, in ms.
 LATEST_MS = 50
 
 
@@ -23,17 +25,18 @@ class _Selector(selectors.DefaultSelector):
 
     Attributes:
         idle: the loop had nothing more to do.
+        wait: seconds from then to its next timer; None: it has none.
     """
 
     def prepare(self, loop, steps):
-        self._loop, self._steps, self.idle = loop, steps, False
+        self._loop, self._steps, self.idle, self.wait = loop, steps, False, None
 
     def select(self, timeout=None):
         # A borrower looks at nothing from outside: that is for the loop's own thread.
         ready = super().select(0) if self._steps < 0 else []
         self._steps -= 1
         if not ready and (timeout is None or timeout > 0):
-            self.idle = True
+            self.idle, self.wait = True, timeout
             self._loop.stop()
         elif self._steps == 0:
             self._loop.stop()
@@ -51,7 +54,7 @@ class SharedLoop:
         self._selector, self._turn = _Selector(), threading.Lock()
         self._selector.prepare(None, -1)
         self.loop = asyncio.SelectorEventLoop(self._selector)
-        self._closed = False
+        self._closed, self._until = False, 0.0
         self._poll = select.poll()
         self._poll.register(self._selector.fileno(), select.POLLIN)
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
@@ -69,10 +72,10 @@ class SharedLoop:
             return
         try:
             start(*args)
-            idle = self._go(STEPS)
+            idle, wait = self._go(STEPS)
         finally:
             self._turn.release()
-        if not idle:
+        if not idle or (wait is not None and time.monotonic() + wait < self._until):
             self.loop.call_soon_threadsafe(_nothing)  # wakes the loop's own thread
 
     def close(self):
@@ -84,13 +87,16 @@ class SharedLoop:
     def _go(self, steps):
         self._selector.prepare(self.loop, steps)
         self.loop.run_forever()
-        return self._selector.idle
+        return self._selector.idle, self._selector.wait
 
     def _serve(self):
+        wait = None
         while not self._closed:
-            self._poll.poll(LATEST_MS)
+            sleep = LATEST_MS if wait is None else min(LATEST_MS, math.ceil(wait * 1000))
+            self._until = time.monotonic() + sleep / 1000
+            self._poll.poll(sleep)
             with self._turn:
-                self._go(-1)
+                _, wait = self._go(-1)
 
 
 def _nothing():
