@@ -42,7 +42,8 @@ def features_servers(features_job):
         # Requests that the server never let go of keep it from ending by itself.
         log = serving.server.log.read_text(errors="replace")
         left = re.findall(r"Model '(\w+)' .* has (\d+) in-flight", log)
-        assert "Exit timeout expired" not in log, left[-1:]
+        if "Exit timeout expired" in log:  # a busy machine may just unload slowly
+            assert not [model for model, count in left[-4:] if int(count)], left[-4:]
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import yaml
@@ -25,6 +26,8 @@ def job_on_the_checkpoint(base, name, serving, *, limits=LIMITS, lanes=SKUS, **c
         for lane in lanes
     ]
     data["serving"] = serving
+    # Workers share the checkpoint's folder, and two of them may want the same job.
+    name += os.environ.get("PYTEST_XDIST_WORKER", "")
     path = base.loaded.folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(data))
     out = base.out.with_name(f"out-{name}")

@@ -100,5 +100,7 @@ def test_values_reach_upstreams_script_escaped(tmp_path):
     script = tmp_path / "tools/fill_template.py"
     script.parent.mkdir()
     script.write_text("import sys, pathlib; pathlib.Path(sys.argv[2]).write_text(sys.argv[3])")
-    upstream.fill(tmp_path, tmp_path / "out", {"a": "x:1,y\\z", "b": ""})
+    (tmp_path / "out").write_text("${a} ${b}")
+    # `c` is no place of this template, and the script would refuse it.
+    upstream.fill(tmp_path, tmp_path / "out", {"a": "x:1,y\\z", "b": "", "c": "1"})
     assert Path(tmp_path / "out").read_text() == r"a:x\:1\,y\\z,b:"
