@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +138,19 @@ def quantized(shared: Callable[[str, Callable[[Path], None]], Path]) -> Callable
         return open_job(folder / "engineroom.yaml", out=folder / "out")
 
     return get
+
+
+def golden_tree(folder: Path, rendered: Mapping[str, str]) -> dict[str, str]:
+    """The texts kept in `folder` by path; ENGINEROOM_UPDATE_GOLDEN=1 writes `rendered` there first."""
+    if os.environ.get("ENGINEROOM_UPDATE_GOLDEN"):
+        for path, text in rendered.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text, encoding="utf-8")
+    return {
+        p.relative_to(folder).as_posix(): p.read_text(encoding="utf-8")
+        for p in folder.rglob("*")
+        if p.is_file()
+    }
 
 
 def stop_all(opened: Iterable[tuple[Any, Any]]) -> None:

@@ -43,8 +43,7 @@ class TokenCodec:
                 backend = self._slow.backend_tokenizer
         else:
             raise FileNotFoundError(f"tokenizer folder {folder!r} does not exist in this container")
-        self.config = _read_json(folder, "tokenizer_config.json")
-        self.bos_token = _token_text(self.config.get("bos_token"))
+        self.bos_token = bos_token(folder)
         self._plan = None if backend is None else _plan(backend.decoder)
         if self._plan is not None:
             self._token = backend.id_to_token
@@ -392,6 +391,8 @@ def _read_json(folder, name):
         return {}
 
 
-def _token_text(value):
-    """tokenizer_config.json writes special tokens as text or as an object."""
+def bos_token(folder):
+    """Text of the beginning-of-sequence token; None where there is none."""
+    value = _read_json(folder, "tokenizer_config.json").get("bos_token")
+    # Special tokens are written as text or as an object.
     return value.get("content") if isinstance(value, dict) else value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from engineroom.render import TreeLayout, render_tree
 from engineroom.render.filters import json_yaml, pbtxt
 from engineroom.render.tree import parse_model_config
 from engineroom.runner.files import dump_yaml
+from tests.conftest import golden_tree
 from tests.lanes.test_commands import request
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -66,17 +66,7 @@ def test_golden_tree(catalog, name):
     lane, version, serving = SPECS[name]
     tree = files(catalog, lane, version, serving=serving)
     rendered = {path: text for path, text in tree.items() if not path.endswith(".py")}
-    folder = GOLDEN / name
-    if os.environ.get("ENGINEROOM_UPDATE_GOLDEN"):
-        for path, text in rendered.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_text(text, encoding="utf-8")
-    golden = {
-        p.relative_to(folder).as_posix(): p.read_text(encoding="utf-8")
-        for p in folder.rglob("*")
-        if p.is_file()
-    }
-    assert rendered == golden
+    assert rendered == golden_tree(GOLDEN / name, rendered)
 
 
 @pytest.mark.parametrize("features", [ALL_ON, ALL_OFF], ids=["on", "off"])

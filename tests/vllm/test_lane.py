@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from engineroom.names import LaneName, RuntimeName, Support
 from engineroom.render import render_tree
 from engineroom.render.tree import parse_model_config
 from engineroom.spec import parse_spec
-from tests.conftest import spec_data
+from tests.conftest import golden_tree, spec_data
 
 LANE = LANES[LaneName.VLLM]
 GOLDEN = Path(__file__).parent / "golden"
@@ -83,17 +82,8 @@ def model_json(catalog, version="0.24.0", **kw):
 @pytest.mark.parametrize(("name", "serving"), [("default", {}), ("full", FULL)])
 def test_golden_tree(catalog, name, serving):
     """Whole trees: contents, missing, extra. ENGINEROOM_UPDATE_GOLDEN=1 writes them again."""
-    rendered, folder = files(catalog, serving=serving), GOLDEN / name
-    if os.environ.get("ENGINEROOM_UPDATE_GOLDEN"):
-        for path, text in rendered.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_text(text, encoding="utf-8")
-    golden = {
-        p.relative_to(folder).as_posix(): p.read_text(encoding="utf-8")
-        for p in folder.rglob("*")
-        if p.is_file()
-    }
-    assert rendered == golden
+    rendered = files(catalog, serving=serving)
+    assert rendered == golden_tree(GOLDEN / name, rendered)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -78,7 +78,7 @@ ENGINE_MODES = {
     "redrafter": "explicit_draft_tokens",
 }
 """Spec mode to a value of `--speculative_decoding_mode`; the others have none."""
-_TYPES = {
+DECODING_TYPES = {
     "draft_target": "DraftTarget", "eagle": "Eagle", "ngram": "NGram", "mtp": "MTP",
 }  # fmt: skip
 """Modes of the PyTorch backend, by the prefix of their argument model (`EagleDecodingConfig`)."""
@@ -106,10 +106,10 @@ def mode_exists(c: TargetContext) -> Iterator[Finding]:
             yield _refused(c, speculative, known)
     elif c.target.lane is LaneName.LLMAPI and c.contract.has_llmapi_lane:
         types = _decoding_types(c.contract)
-        wanted = _TYPES.get(speculative.mode)
-        known = [mode for mode, name in _TYPES.items() if name in types]
+        wanted = DECODING_TYPES.get(speculative.mode)
+        known = [mode for mode, name in DECODING_TYPES.items() if name in types]
         if wanted is None or (types and wanted not in types):
-            yield _refused(c, speculative, known or list(_TYPES))
+            yield _refused(c, speculative, known or list(DECODING_TYPES))
         elif not types:
             yield MODE_UNKNOWN.found(
                 c, "serving.features.speculative.mode",

@@ -18,7 +18,7 @@ NODES = declare(
 
 
 def fits_one_node(c: TargetContext) -> Iterator[Finding]:
-    gpus = c.target.tensor_parallel * c.target.pipeline_parallel
+    gpus = c.target.ranks
     if gpus > c.sku.max_gpus_per_node:
         yield NODES.found(
             c, "@.tensor_parallel",

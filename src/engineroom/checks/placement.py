@@ -37,11 +37,6 @@ MODE = declare(
 )  # fmt: skip
 
 
-def _gpus(c: TargetContext) -> int:
-    sets = len(c.target.gpu_device_ids or ((),))
-    return c.target.tensor_parallel * c.target.pipeline_parallel * sets
-
-
 def instances(c: TargetContext) -> Iterator[Finding]:
     sets = c.target.gpu_device_ids or ()
     if len(sets) < 2:
@@ -78,7 +73,7 @@ def visible(c: TargetContext) -> Iterator[Finding]:
 def process_mode(c: TargetContext) -> Iterator[Finding]:
     serving = c.spec.serving
     if serving.process_mode == "orchestrator" and (
-        c.target.lane is not LaneName.ENGINE or _gpus(c) == 1
+        c.target.lane is not LaneName.ENGINE or c.target.gpus == 1
     ):
         why = "one GPU" if c.target.lane is LaneName.ENGINE else f"the {c.target.lane} lane"
         yield MODE.found(

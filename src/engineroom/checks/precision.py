@@ -79,7 +79,7 @@ def engine_checkpoint(c: TargetContext) -> Iterator[Finding]:
     if c.target.lane is not LaneName.ENGINE or (c.contract and not c.contract.has_engine_lane):
         return
     recipe = c.catalog.weight_recipes.get(c.spec.precision.recipe or str(c.spec.precision.weights))
-    sharded = c.target.tensor_parallel * c.target.pipeline_parallel > 1
+    sharded = c.target.ranks > 1
     if recipe is not None and (not recipe.trtllm_checkpoint or sharded):
         what = (
             f"TP {c.target.tensor_parallel} x PP {c.target.pipeline_parallel}"

@@ -92,16 +92,6 @@ class LaunchPlan:
         }
 
 
-def gpu_sets(target: Target) -> int:
-    """Model instances: one a set of `gpu_device_ids`, else one."""
-    return len(target.gpu_device_ids) if target.gpu_device_ids else 1
-
-
-def gpus_of(target: Target) -> int:
-    """GPUs that a server of this target uses."""
-    return target.tensor_parallel * target.pipeline_parallel * gpu_sets(target)
-
-
 def serving_argv(request: LaunchRequest) -> tuple[str, ...]:
     """The process that clients talk to; loads every model of the repository."""
     http, grpc, metrics = request.ports
@@ -127,7 +117,7 @@ def single_server(request: LaunchRequest, why: Mapping[str, str] | None = None) 
 
 def leader(request: LaunchRequest) -> LaunchPlan:
     """One process a rank: rank 0 serves, the others hold their shard of the engine model."""
-    ranks = request.target.tensor_parallel * request.target.pipeline_parallel
+    ranks = request.target.ranks
     first = (*serving_argv(request), _region(0))
     others = tuple(
         (
@@ -156,7 +146,7 @@ def leader(request: LaunchRequest) -> LaunchPlan:
 def orchestrator(request: LaunchRequest) -> LaunchPlan:
     """One process, which spawns a worker a rank and instance (`executor_worker_path`)."""
     ids = request.target.gpu_device_ids
-    gpus = sorted(gpu for group in ids for gpu in group) if ids else range(gpus_of(request.target))
+    gpus = sorted(gpu for group in ids for gpu in group) if ids else range(request.target.gpus)
     process = (
         *serving_argv(request),
         "--pinned-memory-pool-byte-size=0",

@@ -9,7 +9,7 @@ from typing import Any
 
 from engineroom.catalog import resources
 from engineroom.errors import FindingsError, MissingError
-from engineroom.lanes.launch import KILL_AFTER, LaunchRequest, gpus_of
+from engineroom.lanes.launch import KILL_AFTER, LaunchRequest
 from engineroom.names import RuntimeName
 from engineroom.pipeline.build import Artefact, find_artefact
 from engineroom.pipeline.check import require_no_errors
@@ -121,7 +121,7 @@ def chart_values(
     of weights, at least 600 s. Both are estimates with head room, not measurements.
     """
     spec, target = job.loaded.spec, item.target
-    gpus = gpus_of(target)
+    gpus = target.gpus
     # The pod's user is not root, and its repository and ports are the chart's own.
     launch = item.lane.launch(LaunchRequest(spec, target, "/repository"))
     weights = sum(p.stat().st_size for p in (checkpoint.path / "hf").glob("*.safetensors")) / 2**30

@@ -193,7 +193,7 @@ def needs_of(job: Job, item: ResolvedTarget, *, bands: bool) -> dict[str, Any]:
         bands: with the driver rule's answers by driver version, for where the rule itself is not.
     """
     sku, stack = item.sku, item.stack
-    world = item.target.tensor_parallel * item.target.pipeline_parallel
+    world = item.target.ranks
     gpus = min(world, sku.max_gpus_per_node)
     shm = NCCL_SHM if gpus > 1 else 0
     needs: dict[str, Any] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 
 class Closed(BaseModel):
@@ -46,3 +46,12 @@ def no_nul(value: str) -> str:
     if "\x00" in value:
         raise ValueError("contains a NUL character, which no path or configuration can hold")
     return value
+
+
+def lists_as_tuples(*fields: str) -> Any:
+    """A validator: YAML gives lists, and a frozen model holds tuples."""
+
+    def convert(cls: type, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
+
+    return field_validator(*fields, mode="before")(classmethod(convert))

@@ -20,6 +20,7 @@ from engineroom.spec.base import (
     PositiveInt,
     Text,
     enum_of,
+    lists_as_tuples,
     no_nul,
 )
 from engineroom.spec.serving import Serving
@@ -152,17 +153,31 @@ class Target(Closed):
     def _one_gpu_a_rank(self) -> Target:
         if self.gpu_device_ids is None:
             return self
-        ranks = self.tensor_parallel * self.pipeline_parallel
         for group in self.gpu_device_ids:
-            if len(group) != ranks:
+            if len(group) != self.ranks:
                 raise ValueError(
                     f"gpu_device_ids: {list(group)} has {len(group)} GPUs, and "
-                    f"tensor_parallel x pipeline_parallel needs {ranks}"
+                    f"tensor_parallel x pipeline_parallel needs {self.ranks}"
                 )
         used = [gpu for group in self.gpu_device_ids for gpu in group]
         if len(set(used)) != len(used) or not used:
             raise ValueError("gpu_device_ids: each GPU once, and at least one")
         return self
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of one model instance, a GPU each."""
+        return self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def instances(self) -> int:
+        """Model instances: one a set of `gpu_device_ids`, else one."""
+        return len(self.gpu_device_ids) if self.gpu_device_ids else 1
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that a server of this target uses."""
+        return self.ranks * self.instances
 
     @property
     def stack_id(self) -> str:
@@ -252,10 +267,7 @@ class DeploymentSpec(Closed):
     serving: Serving = Serving()
     deploy: Deploy = Deploy()
 
-    @field_validator("targets", mode="before")
-    @classmethod
-    def _list_to_tuple(cls, value: Any) -> Any:
-        return tuple(value) if isinstance(value, list) else value
+    _tuples = lists_as_tuples("targets")
 
     @model_validator(mode="after")
     def _consistent(self) -> DeploymentSpec:

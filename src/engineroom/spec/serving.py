@@ -6,11 +6,11 @@ error that names the switch, because Triton ignores inputs that no model declare
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from engineroom.spec.base import MAX_INT, Closed, Number, PositiveInt, Text, no_nul
+from engineroom.spec.base import MAX_INT, Closed, Number, PositiveInt, Text, lists_as_tuples, no_nul
 
 Count = Annotated[int, Field(ge=0, le=MAX_INT)]
 
@@ -39,10 +39,7 @@ class Lora(Closed):
     )  # fmt: skip
     adapters: tuple[LoraAdapter, ...] = ()
 
-    @field_validator("target_modules", "adapters", mode="before")
-    @classmethod
-    def _list_to_tuple(cls, value: Any) -> Any:
-        return tuple(value) if isinstance(value, list) else value
+    _tuples = lists_as_tuples("target_modules", "adapters")
 
     @model_validator(mode="after")
     def _distinct(self) -> Lora:
@@ -89,10 +86,7 @@ class Multimodal(Closed):
     max_bytes: PositiveInt = Field(default=20 * 2**20, description="Of one image.")
     timeout_seconds: Annotated[Number, Field(gt=0, le=120)] = 10.0
 
-    @field_validator("allowed_hosts", mode="before")
-    @classmethod
-    def _list_to_tuple(cls, value: Any) -> Any:
-        return tuple(value) if isinstance(value, list) else value
+    _tuples = lists_as_tuples("allowed_hosts")
 
 
 class Features(Closed):
@@ -186,10 +180,7 @@ class Serving(Closed):
     features: Features = Features()
     vllm: Vllm = Vllm()
 
-    @field_validator("stop_ids", "fronts", mode="before")
-    @classmethod
-    def _list_to_tuple(cls, value: Any) -> Any:
-        return tuple(value) if isinstance(value, list) else value
+    _tuples = lists_as_tuples("stop_ids", "fronts")
 
     @field_validator("fronts")
     @classmethod

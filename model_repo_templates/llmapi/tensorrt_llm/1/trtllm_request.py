@@ -9,8 +9,6 @@ tokenizer's and the model's own end ids then, so it can be left to it only if th
 """
 
 import inspect
-import json
-import os
 import sys
 
 from runtime_api import RequestError
@@ -225,16 +223,3 @@ def open_codec(folder):
         line = next(iter(str(error).splitlines()), "")[:200]
         print(f"[engineroom] the LLM API does the text: {line}", file=sys.stderr)
         return None
-
-
-def model_facts(folder):
-    """(end-of-sequence ids, text of BOS) of a checkpoint folder; ([], None) for a hub id."""
-    from text_codec import end_ids
-
-    try:
-        with open(os.path.join(folder, "tokenizer_config.json"), encoding="utf-8") as file:  # noqa: PTH118, PTH123
-            config = json.load(file)
-    except (FileNotFoundError, NotADirectoryError):
-        config = {}
-    bos = config.get("bos_token")
-    return end_ids(folder), bos.get("content") if isinstance(bos, dict) else bos

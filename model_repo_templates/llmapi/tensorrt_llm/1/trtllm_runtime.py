@@ -13,8 +13,9 @@ import traceback
 
 from event_loop import SharedLoop
 from runtime_api import Chunk, Stats
+from text_codec import bos_token, end_ids
 from trtllm_output import Progress
-from trtllm_request import Converter, in_steps, model_facts, open_codec
+from trtllm_request import Converter, in_steps, open_codec
 
 # Seconds between two looks at the iteration statistics, and the longest wait for a new one. In the
 # releases that hand them over in a queue, upstream closes it after that wait until the next request:
@@ -119,8 +120,7 @@ class TrtllmRuntime:
             LLM = tensorrt_llm.LLM
         self._llm = LLM(**_arguments({"model": model, **args}))
         folder = str(args.get("tokenizer") or model)
-        self._ends, bos = model_facts(folder)
-        self._ends = self._ends or model_facts(model)[0]
+        self._ends, bos = end_ids(folder) or end_ids(model), bos_token(folder)
         self._codec = open_codec(folder)
         self._convert = Converter(self._llm, tensorrt_llm, self._ends, bos, processors, self._codec)
         self._shared = SharedLoop("llmapi")

@@ -91,9 +91,7 @@ def build_flags(request: LaneRequest) -> tuple[Flags, dict[str, str]]:
         ("fp8" if limits.max_batch_size <= 4 else "disable") if fp8 else "auto",
         "FP8: the plugin serves small batches, above them TensorRT's own kernels; else the model's type",
     )
-    put(
-        "--workers", request.target.tensor_parallel * request.target.pipeline_parallel, "one a rank"
-    )
+    put("--workers", request.target.ranks, "one a rank")
     for flag, (words, reason) in feature_flags(request).items():
         put(flag, words, reason)
     _assert_in_contract(request, flags)

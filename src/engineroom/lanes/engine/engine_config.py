@@ -16,7 +16,6 @@ from typing import Any
 from engineroom.lanes.base import LaneRequest, RepositoryRequest, tensor_context
 from engineroom.lanes.engine.build import XGRAMMAR_INFO, paged_context_fmha
 from engineroom.lanes.engine.speculative import CHOICES_PARAMETER, DECODING_MODE
-from engineroom.lanes.launch import gpu_sets
 from engineroom.names import WeightFormat
 from engineroom.spec.serving import Serving
 
@@ -77,7 +76,7 @@ def tensorrt_llm(request: RepositoryRequest, facts: Mapping[str, Any]) -> dict[s
         "outputs": tensor_context(facts["outputs"], **TYPES),
         "parameters": parameters,
         "batching": batching(request.lane_request.spec.serving),
-        "instances": gpu_sets(request.lane_request.target),
+        "instances": request.lane_request.target.instances,
     }
 
 

@@ -13,7 +13,6 @@ from engineroom.lanes.engine import build, repository
 from engineroom.lanes.launch import (
     LaunchPlan,
     LaunchRequest,
-    gpus_of,
     leader,
     orchestrator,
     python_threads,
@@ -94,7 +93,7 @@ class EngineLane:
 
     def steps(self, request: LaneRequest) -> list[Step]:
         flags, reasons = build.build_flags(request)
-        ranks = request.target.tensor_parallel * request.target.pipeline_parallel
+        ranks = request.target.ranks
         steps = [
             Step(
                 name="build-engine",
@@ -125,7 +124,7 @@ class EngineLane:
         """One process on one GPU; on several, by `serving.process_mode`."""
         if "bls" in request.spec.serving.fronts:
             request = replace(request, python_threads=python_threads(request.target))
-        if gpus_of(request.target) == 1:
+        if request.target.gpus == 1:
             return single_server(request)
         if request.spec.serving.process_mode == "orchestrator":
             return orchestrator(request)

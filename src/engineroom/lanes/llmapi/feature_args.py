@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from engineroom.catalog import Contract
+from engineroom.checks.features_speculative import DECODING_TYPES
 from engineroom.errors import UsageError, Where
 from engineroom.lanes.base import LaneRequest
 from engineroom.spec.serving import Lora, Speculative
@@ -13,8 +14,6 @@ from engineroom.spec.serving import Lora, Speculative
 Argument = tuple[str, Any, str]
 """(name, value, reason)"""
 
-_TYPES = {"draft_target": "DraftTarget", "eagle": "Eagle", "ngram": "NGram", "mtp": "MTP"}
-"""Spec mode to the decoding type of the PyTorch backend; Medusa and Lookahead are TensorRT's."""
 _RENAMED = {"DraftTarget": "Draft_Target"}
 """Later releases write some types otherwise; which one is the contract's to say."""
 _OWN_LENGTH = {"mtp": "num_nextn_predict_layers", "ngram": "max_draft_len"}
@@ -45,8 +44,11 @@ def feature_arguments(request: LaneRequest) -> Iterator[Argument]:
         value = _speculative(features.speculative, contract)
         yield "speculative_config", value, "serving.features.speculative"
     if request.target.gpu_device_ids:
-        ranks = request.target.tensor_parallel * request.target.pipeline_parallel
-        yield "gpus_per_node", ranks, "each instance sees the GPUs of its own set only"
+        yield (
+            "gpus_per_node",
+            request.target.ranks,
+            "each instance sees the GPUs of its own set only",
+        )
 
 
 def _lora(lora: Lora, contract: Contract) -> dict[str, Any]:
@@ -64,12 +66,12 @@ def _lora(lora: Lora, contract: Contract) -> dict[str, Any]:
 
 def _speculative(spec: Speculative, contract: Contract) -> dict[str, Any]:
     key = "serving.features.speculative"
-    name = _TYPES.get(spec.mode)
+    name = DECODING_TYPES.get(spec.mode)
     if name is None:
         raise UsageError(
             f"the llmapi lane has no speculative mode `{spec.mode}`",
             where=Where(key=f"{key}.mode"),
-            hint=f"use {', '.join(_TYPES)}, or lane: engine",
+            hint=f"use {', '.join(DECODING_TYPES)}, or lane: engine",
         )
     types = _types(contract)
     kind = next((n for n in (name, _RENAMED.get(name)) if n in types), None)

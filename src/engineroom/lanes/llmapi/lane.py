@@ -13,7 +13,7 @@ from engineroom.lanes.base import (
     stop_ids_text,
     tensor_context,
 )
-from engineroom.lanes.launch import LaunchPlan, LaunchRequest, gpu_sets, single_server
+from engineroom.lanes.launch import LaunchPlan, LaunchRequest, single_server
 from engineroom.lanes.llmapi.llm_args import llm_args
 from engineroom.lanes.llmapi.tensors import switches, tensors
 from engineroom.names import LaneName
@@ -104,7 +104,7 @@ class LlmApiLane:
                 "decoupled": decoupled,
                 "inputs": tensor_context(tensors(family, "inputs", features)),
                 "outputs": tensor_context(tensors(family, "outputs", features)),
-                "instances": gpu_sets(lane_request.target),
+                "instances": lane_request.target.instances,
                 "parameters": {
                     "runtime": str(request.runtime),
                     "stream_parts": self.client.parts,
