@@ -18,6 +18,9 @@ import time
 STEPS = 4
 # The loop's own thread looks this often even if nothing wakes it, in ms.
 LATEST_MS = 50
+# poll() takes whole milliseconds: a thread that waits for a timer wakes up to this many seconds after it,
+# and is not to be woken for that by every request that comes before.
+ROUNDED = 0.0015
 
 
 class _Selector(selectors.DefaultSelector):
@@ -75,7 +78,7 @@ class SharedLoop:
             idle, wait = self._go(STEPS)
         finally:
             self._turn.release()
-        if not idle or (wait is not None and time.monotonic() + wait < self._until):
+        if not idle or (wait is not None and time.monotonic() + wait + ROUNDED < self._until):
             self.loop.call_soon_threadsafe(_nothing)  # wakes the loop's own thread
 
     def close(self):
