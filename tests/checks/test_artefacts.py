@@ -26,7 +26,7 @@ def found(job: Any) -> dict[str, Finding]:
 
 def test_an_engine_of_another_release(make_job, tmp_path):
     job = make_job(spec_data(TINY, targets=[ENGINE]))
-    engine = job.out / "build/engine/1.2.1/h100-sxm/1x1/0123/engine/config.json"
+    engine = job.out / "artifacts/tiny/engine/1.2.1/h100-sxm/1x1/0123/config.json"
     put(engine, {"version": "1.2.1", "build_config": {"max_batch_size": 8}})
     assert "engine-of-other-release" not in found(job)
     put(engine, {"version": "1.0.0", "build_config": {"max_batch_size": 8}})

@@ -82,7 +82,7 @@ def test_both_lanes_gave_the_same_answer(chain):
 
 def test_package_is_the_checkpoint_with_its_arguments(chain):
     _, out, _ = chain
-    package = next(out.glob("build/llmapi/1.2.1/l4/1x1/*"))
+    package = next(out.glob("artifacts/*/llmapi/1.2.1/l4/1x1/*"))
     facts = manifest.load(package, "llmapi-package")
     assert facts["stack"]["image"] == "nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3"
     args = yaml.safe_load((package / "llm_args.yaml").read_text())
@@ -93,7 +93,7 @@ def test_package_is_the_checkpoint_with_its_arguments(chain):
 
 def test_plan_is_exact_and_no_engine(chain):
     path, out, _ = chain
-    folder = next(out.glob("build/engine/1.2.1/h100-sxm/1x1/*"))
+    folder = next(out.glob("artifacts/*/engine/1.2.1/h100-sxm/1x1/*"))
     plan = json.loads((folder / PLAN).read_text())
     assert plan["kind"] == "build-plan"
     argv = plan["steps"][0]["argv"]
@@ -132,7 +132,7 @@ def test_deploy_of_the_llmapi_lane_alone(chain):
     # What a pod runs is TensorRT-LLM; the stand-in never leaves this machine.
     assert 'string_value: "tensorrt_llm"' in configs[0]
     models = [json.loads(text) for text in data.values() if text.startswith("{")]
-    assert models[0]["model"].startswith("/var/lib/engineroom/build/llmapi/1.2.1/l4/1x1/")
+    assert models[0]["model"].startswith("/var/lib/engineroom/artifacts/tiny/llmapi/1.2.1/l4/1x1/")
     assert "engineroom_reference" not in "".join(data)
 
 
@@ -164,7 +164,7 @@ def test_failing_tool_is_exit_3_and_leaves_no_engine(tmp_path, chain, monkeypatc
     assert done.returncode == 3
     assert "exit code 9" in done.stderr
     assert "no such thing" in done.stderr
-    assert list(copy.glob("build/engine/1.2.1/h100-sxm/1x1/[!.]*")) == []
+    assert list(copy.glob("artifacts/*/engine/1.2.1/h100-sxm/1x1/[!.]*")) == []
 
 
 @pytest.mark.parametrize("body", ["", "not a program"])
@@ -184,7 +184,7 @@ def without_engine(out: Path, folder: Path) -> Path:
     """A copy of the workspace in which the engine target is not built yet."""
     copy = folder / "out"
     files.link_tree(out, copy)
-    for engine in copy.glob("build/engine/1.2.1/h100-sxm/1x1/*"):
+    for engine in copy.glob("artifacts/*/engine/1.2.1/h100-sxm/1x1/*"):
         engine.rename(folder / "was")
     return copy
 

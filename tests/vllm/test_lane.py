@@ -18,6 +18,7 @@ from engineroom.names import LaneName, RuntimeName, Support
 from engineroom.render import render_tree
 from engineroom.render.tree import parse_model_config
 from engineroom.spec import parse_spec
+from engineroom.types import ModelShape
 from tests.conftest import golden_tree, spec_data
 
 LANE = LANES[LaneName.VLLM]
@@ -43,6 +44,14 @@ FULL = {
 }  # fmt: skip
 
 
+def shape_of(dtype):
+    """A small model's sizes; only the type matters here."""
+    config = {
+        "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "dtype": dtype,
+    }  # fmt: skip
+    return ModelShape.from_config(config)
+
+
 def request(catalog, version, *, serving=None, weights="fp8", kv="fp8", dtype="bfloat16", **target):
     data = spec_data(
         "some/model",
@@ -63,7 +72,7 @@ def request(catalog, version, *, serving=None, weights="fp8", kv="fp8", dtype="b
         kv_recipe=catalog.kv_recipe(spec.precision.kv_cache),
         max_seq_len=4096,
         checkpoint="checkpoints/c",
-        model_dtype=dtype,
+        shape=shape_of(dtype),
     )
 
 

@@ -124,7 +124,7 @@ def test_release_runs_the_vllm_container(built):
     paths = {file["path"]: file["content"] for file in values["repository"]["files"]}
     assert set(paths) == {"vllm_model/config.pbtxt", "vllm_model/1/model.json"}
     model = json.loads(paths["vllm_model/1/model.json"])["model"]
-    assert model.startswith("/var/lib/engineroom/build/vllm/0.24.0/l4/1x1/")
+    assert model.startswith("/var/lib/engineroom/artifacts/tiny/vllm/0.24.0/l4/1x1/")
     manifest = json.loads((release.path / "manifest.json").read_text())
     assert manifest["stood_in"] is None  # a checkpoint is all that vLLM needs
     assert manifest["artefact"]["kind"] == "vllm-package"

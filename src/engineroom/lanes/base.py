@@ -21,7 +21,26 @@ from engineroom.lanes.launch import LaunchPlan, LaunchRequest
 from engineroom.names import LaneName, RuntimeName
 from engineroom.render import TreeLayout
 from engineroom.spec import DeploymentSpec, Target
-from engineroom.types import ClientFields, Finding, GpuSku, StackRelease, Step
+from engineroom.types import ClientFields, Finding, GpuSku, ModelShape, StackRelease, Step
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """Something beside the checkpoint that travels with an artefact.
+
+    Attributes:
+        kind: ``lora-adapter`` or ``draft-model``.
+        name: of the adapter; ``draft`` for a draft model.
+        source: as the spec says it: a folder, or a hub id.
+        key: key of the spec that names it.
+        target: POSIX path of its folder in the artefact, e.g. ``adapters/sql``.
+    """
+
+    kind: str
+    name: str
+    source: str
+    key: str
+    target: str
 
 
 @dataclass(frozen=True)
@@ -31,7 +50,7 @@ class LaneRequest:
     Attributes:
         checkpoint: POSIX path of the quantized checkpoint, relative to the workspace root.
         max_seq_len: the spec's limit, or the model's.
-        model_dtype: `dtype` of the model's config.json (``bfloat16``), or None when it was not read.
+        shape: sizes of the model, or None when its config.json was not read.
     """
 
     spec: DeploymentSpec
@@ -43,7 +62,12 @@ class LaneRequest:
     kv_recipe: KvRecipe
     max_seq_len: int | None
     checkpoint: str
-    model_dtype: str | None = None
+    shape: ModelShape | None = None
+
+    @property
+    def model_dtype(self) -> str | None:
+        """`dtype` of the model's config.json (``bfloat16``)."""
+        return None if self.shape is None else self.shape.dtype
 
 
 @dataclass(frozen=True)
@@ -95,6 +119,9 @@ class Lane(Protocol):
 
     def documents(self, request: LaneRequest) -> Mapping[str, Any]:
         """Data files that belong in the artefact, by file name; dumped as YAML."""
+
+    def attachments(self, request: LaneRequest) -> tuple[Attachment, ...]:
+        """What travels with the artefact beside the checkpoint."""
 
     def launch(self, request: LaunchRequest) -> LaunchPlan:
         """The processes that serve a repository of this lane."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,13 @@ from engineroom.lanes import LaneRequest
 from engineroom.pipeline.check import require_no_errors
 from engineroom.pipeline.job import Job, ResolvedTarget, only_targets
 from engineroom.pipeline.quantize import Checkpoint, find
-from engineroom.runner import files, manifest, process, xgrammar_info
-from engineroom.types import Step
+from engineroom.runner import files, manifest, xgrammar_info
+from engineroom.runner.executors import LocalExecutor, StepRun
+from engineroom.types import GpuSku, Step
 
 PLAN = "build-plan.json"
+ARTIFACTS = "artifacts"
+"""Folder of the workspace that holds what `build` makes."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def location(
 ) -> tuple[Path, str, LaneRequest]:
     """(artefact folder, key, lane request): a function of the inputs alone.
 
-    Layout: ``build/<lane>/<runtime version>/<sku>/<tp>x<pp>/<digest>/``.
+    Layout: ``artifacts/<name>/<lane>/<runtime version>/<sku>/<tp>x<pp>/<digest>/``.
 
     Raises:
         FindingsError: no contract of the version.
@@ -65,7 +67,8 @@ def location(
     )
     target = item.target
     parts = (
-        "build",
+        ARTIFACTS,
+        job.loaded.spec.name,
         str(target.lane),
         item.stack.runtime_version,
         item.sku.id,
@@ -137,7 +140,7 @@ def _build_one(job: Job, item: ResolvedTarget, checkpoint: Checkpoint) -> Artefa
     path, key, request = location(job, item, checkpoint)
     steps = item.lane.steps(request)
     tools = [step.argv[0] for step in steps if step.argv]
-    runnable = all(shutil.which(tool) for tool in tools)
+    runnable = not any(LocalExecutor().missing(step) for step in steps)
     package = f"{item.target.lane}-package"
     kind = package if not tools else ("engine" if runnable else "build-plan")
     kept = manifest.reuse(path, kind, key) or manifest.reuse(path, "engine", key)
@@ -168,7 +171,7 @@ def _build_one(job: Job, item: ResolvedTarget, checkpoint: Checkpoint) -> Artefa
                 stop_ids = request.spec.serving.stop_ids
                 xgrammar_info.write(checkpoint.path / "hf", staging / step.outputs[0], stop_ids)
             elif kind == "engine":
-                _run_step(job, step, staging)
+                _run_step(job, step, item.sku, staging)
         content = manifest.write(
             staging,
             kind,
@@ -180,13 +183,10 @@ def _build_one(job: Job, item: ResolvedTarget, checkpoint: Checkpoint) -> Artefa
     return Artefact(item, path, kind, content, False)
 
 
-def _run_step(job: Job, step: Step, staging: Path) -> None:
+def _run_step(job: Job, step: Step, sku: GpuSku, staging: Path) -> None:
     """Run a step from the workspace root with its output in the staged folder."""
-    argv = list(step.argv)
-    argv[argv.index("--output_dir") + 1] = str(staging)
     log = job.out / "logs" / f"{step.name}-{job.run_id}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    process.run_tool(argv, cwd=job.out, log=log)
+    LocalExecutor().run(StepRun(step, sku, job.out, staging, log))
     absent = [name for name in step.outputs if not (staging / name).is_file()]
     if absent:
         raise ExternalToolError(

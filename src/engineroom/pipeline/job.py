@@ -178,7 +178,7 @@ class Job:
             kv_recipe=self.kv_recipe,
             max_seq_len=limits.max_seq_len or (shape.max_position_embeddings if shape else None),
             checkpoint=checkpoint,
-            model_dtype=shape.dtype if shape else None,
+            shape=shape,
         )
 
 

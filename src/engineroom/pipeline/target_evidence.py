@@ -79,10 +79,10 @@ def _made(job: Job, item: ResolvedTarget) -> Iterator[tuple[Path, tuple[str, ...
         if target.lane is LaneName.ENGINE and (path / "trtllm/config.json").is_file():
             yield path / "trtllm", ("checkpoint_config",)
     base = job.out.joinpath(
-        "build", str(target.lane), item.stack.runtime_version, item.sku.id,
+        "artifacts", job.loaded.spec.name, str(target.lane), item.stack.runtime_version, item.sku.id,
         f"{target.tensor_parallel}x{target.pipeline_parallel}",
     )  # fmt: skip
-    for path in sorted(base.glob("*/engine/config.json")):
+    for path in sorted(base.glob("*/config.json")):
         yield path.parent, ("engine_config",)
 
 

@@ -140,6 +140,11 @@ class Target(Closed):
         description="GPUs of each model instance on the node, such as [[0, 1], [2, 3]]; one "
         "instance on all visible GPUs by default.",
     )
+    profile: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$")] | None = Field(
+        default=None,
+        description="Name of a serving profile: a target beside others of the same SKU, lane and "
+        "stack that has other limits, such as `latency` and `throughput`.",
+    )
     limits: Limits = Limits()
 
     @field_validator("gpu_device_ids", mode="before")
@@ -188,7 +193,10 @@ class Target(Closed):
         """Stable, path- and DNS-safe name of the target within its spec."""
         stack = "".join(c if c.isalnum() else "-" for c in self.stack_id.lower())
         sku = "".join(c if c.isalnum() else "-" for c in self.sku.lower())
-        return f"{self.lane}-{sku}-tp{self.tensor_parallel}pp{self.pipeline_parallel}-{stack}"
+        profile = f"-{self.profile}" if self.profile else ""
+        return (
+            f"{self.lane}-{sku}-tp{self.tensor_parallel}pp{self.pipeline_parallel}-{stack}{profile}"
+        )
 
 
 class Lengths(Closed):
@@ -276,7 +284,7 @@ class DeploymentSpec(Closed):
             if target.id in seen:
                 raise ValueError(
                     f"targets[{i}] repeats targets[{seen[target.id]}] ({target.id}): "
-                    "same SKU, lane, stack and parallel sizes"
+                    "same SKU, lane, stack, parallel sizes and profile"
                 )
             seen[target.id] = i
         return self

@@ -17,6 +17,9 @@ class Step:
         inputs: POSIX paths relative to the workspace root.
         outputs: POSIX paths relative to the step's output directory.
         reasons: why each choice was made, keyed by flag or setting.
+        output_flag: the flag whose word names the output directory; an executor puts its own there.
+        gpus: GPUs the command needs, on one host.
+        host_memory_bytes: estimate of the host memory that it takes at its peak; None: not known.
     """
 
     name: str
@@ -25,6 +28,20 @@ class Step:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     reasons: dict[str, str] = field(default_factory=dict)
+    output_flag: str | None = None
+    gpus: int = 0
+    host_memory_bytes: int | None = None
+
+    def argv_into(self, folder: str) -> tuple[str, ...]:
+        """The command with its output directory at `folder`.
+
+        Raises:
+            ValueError: `output_flag` is not in the command; the lane made it, so it is our fault.
+        """
+        if self.output_flag is None:
+            return self.argv
+        at = self.argv.index(self.output_flag) + 1
+        return (*self.argv[:at], folder, *self.argv[at + 1 :])
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -34,6 +51,9 @@ class Step:
             "inputs": list(self.inputs),
             "outputs": list(self.outputs),
             "reasons": dict(self.reasons),
+            "output_flag": self.output_flag,
+            "gpus": self.gpus,
+            "host_memory_bytes": self.host_memory_bytes,
         }
 
 

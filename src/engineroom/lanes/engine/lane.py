@@ -8,7 +8,7 @@ from typing import Any
 
 from engineroom.checks.base import SpecPlace
 from engineroom.checks.codes import declare
-from engineroom.lanes.base import LaneRequest, RepositoryContext, RepositoryRequest
+from engineroom.lanes.base import Attachment, LaneRequest, RepositoryContext, RepositoryRequest
 from engineroom.lanes.engine import build, repository
 from engineroom.lanes.launch import (
     LaunchPlan,
@@ -102,6 +102,8 @@ class EngineLane:
                 inputs=(f"{request.checkpoint}/trtllm",),
                 outputs=("config.json", *(f"rank{i}.engine" for i in range(ranks))),
                 reasons=reasons,
+                output_flag="--output_dir",
+                gpus=ranks,
             )
         ]
         if request.spec.serving.features.guided_decoding == "xgrammar":
@@ -119,6 +121,9 @@ class EngineLane:
 
     def documents(self, request: LaneRequest) -> Mapping[str, Any]:
         return {}
+
+    def attachments(self, request: LaneRequest) -> tuple[Attachment, ...]:
+        return ()
 
     def launch(self, request: LaunchRequest) -> LaunchPlan:
         """One process on one GPU; on several, by `serving.process_mode`."""

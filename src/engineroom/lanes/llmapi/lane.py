@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from engineroom.lanes.base import (
+    Attachment,
     LaneRequest,
     RepositoryContext,
     RepositoryRequest,
@@ -78,6 +79,9 @@ class LlmApiLane:
 
     def documents(self, request: LaneRequest) -> Mapping[str, Any]:
         return {"llm_args.yaml": llm_args(request)[0]}
+
+    def attachments(self, request: LaneRequest) -> tuple[Attachment, ...]:
+        return ()
 
     def launch(self, request: LaunchRequest) -> LaunchPlan:
         """One process: the LLM API spawns its own workers, and several instances need no MPI.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from engineroom.lanes.base import (
+    Attachment,
     LaneRequest,
     RepositoryContext,
     RepositoryRequest,
@@ -65,6 +66,9 @@ class VllmLane:
 
     def documents(self, request: LaneRequest) -> Mapping[str, Any]:
         return {"engine_args.yaml": engine_args(request)[0]}
+
+    def attachments(self, request: LaneRequest) -> tuple[Attachment, ...]:
+        return ()
 
     def launch(self, request: LaunchRequest) -> LaunchPlan:
         """One process: vLLM starts a worker a GPU itself (vllm_backend README.md)."""
