@@ -122,11 +122,12 @@ def quantized(shared: Callable[[str, Callable[[Path], None]], Path]) -> Callable
     """A job whose checkpoint of the named format is made; one per session and format."""
 
     def get(name: str) -> Job:
-        targets = (
-            spec_data()["targets"]
-            if name == "fp8"
-            else [{"sku": SKU_FOR.get(name, "l4"), "lane": "llmapi", "stack": "26.07"}]
-        )
+        targets = [{"sku": SKU_FOR.get(name, "l4"), "lane": "llmapi", "stack": "26.07"}]
+        if name in ("awq", "nvfp4", "bf16"):  # with a TensorRT-LLM checkpoint as well
+            sku = SKU_FOR.get(name, "h100-sxm")
+            targets.append({"sku": sku, "lane": "engine", "stack": "26.07"})
+        elif name == "fp8":
+            targets = spec_data()["targets"]
         data = spec_data(precision=FORMATS[name], targets=targets)
 
         def make(folder: Path) -> None:

@@ -13,6 +13,7 @@ from packaging.version import Version
 from engineroom.catalog import models, node_models, support_models
 from engineroom.catalog.engine_config import EngineConfigFile
 from engineroom.catalog.files import CatalogFiles
+from engineroom.catalog.trtllm_checkpoint import TrtllmCheckpointFile
 from engineroom.errors import InternalError
 from engineroom.names import LaneName, Support
 
@@ -70,6 +71,10 @@ class SupportTables(CatalogFiles):
     @cached_property
     def engine_config(self) -> EngineConfigFile:
         return self._json("deploy/contracts/engine_config.json", EngineConfigFile)
+
+    @cached_property
+    def trtllm_checkpoint(self) -> TrtllmCheckpointFile:
+        return self._json("deploy/contracts/trtllm_checkpoint.json", TrtllmCheckpointFile)
 
     @cached_property
     def constraints(self) -> dict[str, support_models.ConstraintRow]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from engineroom.catalog.trtllm_checkpoint import TrtllmCheckpointFile
 from engineroom.checks.base import TargetContext
 from engineroom.checks.codes import declare
 from engineroom.names import KvCacheFormat, LaneName, Severity, Topic, WeightFormat
-from engineroom.types import Finding
+from engineroom.types import Finding, ModelShape
 
 _RECIPES = (
     "NVIDIA/Model-Optimizer modelopt_recipes/general/ptq and modelopt.torch.quantization configs"
@@ -32,9 +33,24 @@ KV_RECIPE = declare(
 )  # fmt: skip
 ENGINE_CHECKPOINT = declare(
     "engine-checkpoint-not-implemented", Topic.SPEC, Severity.ERROR,
-    says="a TensorRT-LLM checkpoint can be written for the format and layout",
-    why="trtllm-build reads that layout only; it is written for FP8 at TP 1 x PP 1",
-    source="NVIDIA/Model-Optimizer modelopt/torch/export/model_config_export.py (export_tensorrt_llm_checkpoint)",
+    says="a TensorRT-LLM checkpoint can be written for the format and the architecture",
+    why="trtllm-build reads that layout only, and what its config.json must say differs by architecture",
+    source="NVIDIA/Model-Optimizer modelopt/torch/export/tensorrt_llm_utils.py (convert_to_tensorrt_llm_config); "
+    "NVIDIA/TensorRT-LLM tensorrt_llm/models/llama/config.py, qwen/config.py",
+)  # fmt: skip
+AWQ_MULTIPLE = declare(
+    "engine-awq-multiple", Topic.SPEC, Severity.ERROR,
+    says="both sizes of each AWQ layer are multiples of max(64, group_size) x tensor_parallel",
+    why="the loader rounds its own layer up to that multiple and then refuses the checkpoint's tensors",
+    source="NVIDIA/TensorRT-LLM tensorrt_llm/quantization/layers.py (WeightOnlyGroupwiseQuantLinear), "
+    "tensorrt_llm/parameter.py (value setter)",
+)  # fmt: skip
+NVFP4_PADDED = declare(
+    "engine-nvfp4-padded-scales", Topic.SPEC, Severity.WARN,
+    says="a rank's NVFP4 layers have outputs in multiples of 128 and inputs in multiples of 64",
+    why="else the builder pads the interleaved block scales, which an early loader does not allow for; "
+    "which releases can do it was not found",
+    source="NVIDIA/TensorRT-LLM tensorrt_llm/models/modeling_utils.py (preprocess_perlayer_weights), two snapshots",
 )  # fmt: skip
 QKV_BIAS = declare(
     "fp8-kv-with-qkv-bias", Topic.SPEC, Severity.WARN,
@@ -74,22 +90,98 @@ def recipe_exists(c: TargetContext) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def _engine_lane(c: TargetContext) -> bool:
+    return c.target.lane is LaneName.ENGINE and (c.contract is None or c.contract.has_engine_lane)
+
+
 def engine_checkpoint(c: TargetContext) -> Iterator[Finding]:
-    """The engine lane reads a TensorRT-LLM checkpoint, which we write for FP8 at TP 1 x PP 1."""
-    if c.target.lane is not LaneName.ENGINE or (c.contract and not c.contract.has_engine_lane):
-        return
+    """The engine lane reads a TensorRT-LLM checkpoint: of formats and architectures whose layout is known."""
     recipe = c.catalog.weight_recipes.get(c.spec.precision.recipe or str(c.spec.precision.weights))
-    sharded = c.target.ranks > 1
-    if recipe is not None and (not recipe.trtllm_checkpoint or sharded):
-        what = (
-            f"TP {c.target.tensor_parallel} x PP {c.target.pipeline_parallel}"
-            if sharded
-            else recipe.id
-        )
+    if not _engine_lane(c) or recipe is None:
+        return
+    layout = c.catalog.trtllm_checkpoint
+    if not recipe.trtllm_checkpoint or (recipe.quant_algo or "none") not in layout.formats:
         yield ENGINE_CHECKPOINT.found(
-            c, "@.tensor_parallel" if sharded else "@.lane",
-            f"a TensorRT-LLM checkpoint for {what} is not implemented; only fp8 at TP 1 x PP 1 is",
-            "use lane: llmapi for this target, or weights: fp8 on one GPU",
+            c, "@.lane", f"a TensorRT-LLM checkpoint in {recipe.id} is not implemented",
+            "use lane: llmapi for this target, or another format",
+        )  # fmt: skip
+    if c.model is not None and c.model.architecture not in layout.architectures:
+        yield ENGINE_CHECKPOINT.found(
+            c, "@.lane",
+            f"a TensorRT-LLM checkpoint of {c.model.architecture} is not implemented; "
+            f"{', '.join(sorted(layout.architectures))} are",
+            "use lane: llmapi for this target",
+        )  # fmt: skip
+
+
+def _linear_sizes(
+    layout: TrtllmCheckpointFile, model: ModelShape, tp: int
+) -> dict[str, tuple[int, int, str]]:
+    """(output, input, how it is cut) of each linear layer, KV heads copied for the ranks counted in."""
+    kv = model.num_key_value_heads
+    sizes = {
+        "hidden_size": model.hidden_size,
+        "intermediate_size": model.intermediate_size,
+        "num_attention_heads": model.num_attention_heads,
+        "num_key_value_heads": tp if kv < tp else kv,
+        "head_size": model.head_dim,
+    }
+    return {name: (*linear.sizes(sizes), linear.cut) for name, linear in layout.linears.items()}
+
+
+def group_misfits(
+    layout: TrtllmCheckpointFile, quant_algo: str | None, model: ModelShape, group: int, tp: int
+) -> tuple[int, list[str]]:
+    """(multiple, layers that are none of it) of a group-wise format in `trtllm-build`; 1 where any does."""
+    form = layout.formats.get(quant_algo or "none")
+    if form is None or form.multiple is None or not form.multiple.times_tp:
+        return 1, []
+    multiple = max(form.multiple.of, group) * tp
+    return multiple, [
+        f"{name} is {output} x {width}"
+        for name, (output, width, _) in _linear_sizes(layout, model, tp).items()
+        if output % multiple or width % multiple
+    ]
+
+
+def engine_awq_multiple(c: TargetContext) -> Iterator[Finding]:
+    """The AWQ layers of the engine lane are as wide as the loader makes its own."""
+    recipe = c.catalog.weight_recipes.get(c.spec.precision.recipe or str(c.spec.precision.weights))
+    if not _engine_lane(c) or recipe is None or recipe.group_size is None or c.model is None:
+        return
+    group, tp = c.spec.precision.group_size or recipe.group_size.default, c.target.tensor_parallel
+    multiple, bad = group_misfits(
+        c.catalog.trtllm_checkpoint, recipe.quant_algo, c.model, group, tp
+    )
+    if bad:
+        yield AWQ_MULTIPLE.found(
+            c, "@.tensor_parallel" if tp > 1 else "precision.group_size",
+            f"group {group} at tensor_parallel {tp} needs multiples of {multiple}: {'; '.join(bad)}",
+            "use a smaller tensor_parallel or group_size, weights: fp8, or lane: llmapi",
+        )  # fmt: skip
+
+
+def engine_nvfp4_padded(c: TargetContext) -> Iterator[Finding]:
+    """NVFP4 on the engine lane with scales that the builder must pad."""
+    recipe = c.catalog.weight_recipes.get(c.spec.precision.recipe or str(c.spec.precision.weights))
+    if not _engine_lane(c) or recipe is None or c.model is None:
+        return
+    layout = c.catalog.trtllm_checkpoint
+    form = layout.formats.get(recipe.quant_algo or "none")
+    if form is None or form.early_multiple is None:
+        return
+    tp, early = c.target.tensor_parallel, form.early_multiple
+    bad = []
+    for name, (output, width, cut) in _linear_sizes(layout, c.model, tp).items():
+        rows, columns = (output, width // tp) if cut == "input" else (output // tp, width)
+        if rows % early.output or columns % early.input:
+            bad.append(f"{name} has {rows} x {columns}")
+    if bad:
+        yield NVFP4_PADDED.found(
+            c, "@.tensor_parallel" if tp > 1 else "precision.weights",
+            f"per rank {'; '.join(bad)}: not all multiples of {early.output} x {early.input}, and whether "
+            f"TensorRT-LLM {c.stack.runtime_version} pads the block scales is not known",
+            "use a smaller tensor_parallel, weights: fp8, or lane: llmapi; else try the build first",
         )  # fmt: skip
 
 
@@ -121,4 +213,7 @@ def awq_with_fp8_kv(c: TargetContext) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-RULES = (recipe_exists, engine_checkpoint, fp8_kv_with_qkv_bias, awq_with_fp8_kv)
+RULES = (
+    recipe_exists, engine_checkpoint, engine_awq_multiple, engine_nvfp4_padded, fp8_kv_with_qkv_bias,
+    awq_with_fp8_kv,
+)  # fmt: skip

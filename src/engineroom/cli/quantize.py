@@ -49,6 +49,7 @@ def command(
         ("reused", result.reused),
         ("weights", f"{facts['weights']['format']}, {facts['weights']['granularity']}"),
         ("kv cache", f"{facts['kv_cache']['format']}, scales {facts['kv_cache']['scales']}"),
+        ("layouts", ", ".join(facts["layouts"])),
         ("perplexity", shown),
         ("digest", facts["digest"]),
     ]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from engineroom.catalog import Catalog
 from engineroom.checks.evidence.quant_shapes import partial
+from engineroom.checks.precision import group_misfits
 from engineroom.errors import UsageError, Where
 from engineroom.names import LaneName, Support, WeightFormat
 from engineroom.reading.files import HfConfig
@@ -140,7 +141,14 @@ def _format_for(
         fitting = [
             g
             for g in sorted(recipe.group_size.allowed, reverse=True)
-            if shape is None or not partial(_widths(shape), g, 1)
+            if shape is None
+            or not (
+                partial(_widths(shape), g, 1)
+                or (
+                    lane is LaneName.ENGINE
+                    and group_misfits(catalog.trtllm_checkpoint, recipe.quant_algo, shape, g, 1)[1]
+                )
+            )
         ]
         if fitting:
             return fmt, fitting[0]

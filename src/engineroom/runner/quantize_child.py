@@ -1,6 +1,6 @@
 """Post-training quantization with ModelOpt, run as a child process.
 
-The only module that imports modelopt. Request on stdin, JSON events on stdout; see
+Only this module and `trtllm_export` import modelopt. Request on stdin, JSON events on stdout; see
 `engineroom.runner.process`. Writes `hf/` (unified Hugging Face checkpoint) and, where asked,
 `trtllm/` (TensorRT-LLM checkpoint, TP 1) into the staged directory it is given.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from engineroom.errors import EngineroomError, MissingError, UsageError
-from engineroom.runner import texts
+from engineroom.runner import texts, trtllm_export
 from engineroom.runner.model_source import LICENCE_PATTERNS
 from engineroom.runner.perplexity import evaluate
 
@@ -207,37 +207,16 @@ def _calibrate(
 
 
 def _export(model: Any, out: Path, request: dict[str, Any], dtype: Any) -> None:
-    from modelopt.torch.export import (
-        export_hf_checkpoint,
-        export_tensorrt_llm_checkpoint,
-        get_model_type,
-    )
-
     emit("phase", name="export", total=0)
     if request["trtllm"]:
         # Before the unified export, which packs the weights in place.
-        kind = get_model_type(model)
-        if kind is None:
-            raise UsageError(
-                f"ModelOpt has no TensorRT-LLM layout for {type(model).__name__}",
-                hint="use lane: llmapi for this model",
-            )
-        # That exporter fuses Q, K and V (and gate and up) by giving them one amax, in place; the unified
-        # checkpoint must not depend on whether this one was written.
-        amax = {
-            name: module._amax.detach().clone()
-            for name, module in model.named_modules()
-            if getattr(module, "_amax", None) is not None
-        }
-        export_tensorrt_llm_checkpoint(
-            model, kind, dtype, export_dir=out / "trtllm", inference_tensor_parallel=1
-        )
-        for name, module in model.named_modules():
-            if name in amax:
-                module._amax = amax[name]
+        config = json.loads((Path(request["source"]) / "config.json").read_text(encoding="utf-8"))
+        trtllm_export.export(model, out / "trtllm", dtype, merge_config(config, {}))
     if _quant_config(request) is None:
         model.save_pretrained(out / "hf")
     else:
+        from modelopt.torch.export import export_hf_checkpoint
+
         export_hf_checkpoint(model, export_dir=out / "hf")
 
 
