@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.checks.feature_examples import FEATURE_EXAMPLES
+from tests.checks.target_option_examples import TARGET_OPTION_EXAMPLES
 from tests.checks.vllm_examples import VLLM_EXAMPLES
 
 L4 = {"sku": "l4", "lane": "llmapi", "stack": "26.07"}
@@ -46,7 +47,12 @@ SPEC_EXAMPLES: list[tuple[str, Changes, Changes]] = [
      {"precision": {"weights": "fp8", "recipe": "fp8"}}),
     ("kv-recipe-not-implemented", {"precision": {"weights": "fp8", "kv_cache": "int8"}},
      {"precision": {"weights": "fp8", "kv_cache": "fp8"}}),
-    ("engine-checkpoint-not-implemented", {**on(H100), "precision": {"weights": "nvfp4"}}, on(H100)),
+    ("engine-checkpoint-not-implemented", {**on(H100), "architecture": "Qwen3ForCausalLM"},
+     {**on(H100), "architecture": "MistralForCausalLM"}),
+    ("engine-awq-multiple", {**on(H100), "precision": {"weights": "w4a16_awq", "group_size": 128}},
+     {**on(H100), "precision": {"weights": "w4a16_awq", "group_size": 64}}),
+    ("engine-nvfp4-padded-scales", {**on(H100), "precision": {"weights": "nvfp4"}},
+     {**on(L4), "precision": {"weights": "nvfp4"}}),
     ("awq-fp8-kv-fmha", {"precision": {"weights": "w4a16_awq", "group_size": 64, "kv_cache": "fp8"}},
      {"precision": {"weights": "w4a16_awq", "group_size": 64}}),
     ("batch-over-tokens", on(L4, limits={"max_batch_size": 64, "max_num_tokens": 63}),
@@ -68,5 +74,6 @@ SPEC_EXAMPLES: list[tuple[str, Changes, Changes]] = [
     ("fp8-engine-without-paged-fmha", on(H100, sku="b200-sxm"), on(H100)),
     ("fp8-kv-with-qkv-bias", {"model_type": "qwen2"}, {"model_type": "qwen3"}),
     *FEATURE_EXAMPLES,
+    *TARGET_OPTION_EXAMPLES,
     *VLLM_EXAMPLES,
 ]  # fmt: skip

@@ -23,11 +23,12 @@ EXAMPLES = Path(__file__).parent / "examples"
 def _codes(make_job: Any, tmp_path: Path, changes: Changes) -> set[str]:
     changes = dict(changes)
     model: Path = SMOLLM2_CONFIG
-    if "model_type" in changes:
+    if {"model_type", "architecture"} & set(changes):
         model = tmp_path / "other-model"
         model.mkdir(exist_ok=True)
         config = json.loads((SMOLLM2_CONFIG / "config.json").read_text())
-        config["model_type"] = changes.pop("model_type")
+        config["model_type"] = changes.pop("model_type", config["model_type"])
+        config["architectures"] = [changes.pop("architecture", config["architectures"][0])]
         (model / "config.json").write_text(json.dumps(config))
     changes.setdefault("targets", [L4])
     source = changes.pop("model", None)

@@ -160,12 +160,34 @@ def test_qkv_bias_with_fp8_kv_warns(make_job, tmp_path):
     assert "fp8-kv-with-qkv-bias" not in findings(make_job, folder, precision={"weights": "fp8"})
 
 
-def test_engine_checkpoints_that_we_do_not_write(make_job):
+def test_engine_checkpoints_of_every_format_and_layout_that_can_be_cut(make_job):
     engine = {"sku": "h100-sxm", "lane": "engine", "stack": "26.07"}
-    found = findings(make_job, TINY, targets=[{**engine, "tensor_parallel": 2}])
-    assert "engine-checkpoint-not-implemented" in errors(found)
-    found = findings(make_job, TINY, precision={"weights": "w4a16_awq"}, targets=[engine])
-    assert "engine-checkpoint-not-implemented" in errors(found)
+    for weights in ("fp8", "w4a16_awq", "bf16", "fp16"):
+        for tp, pp in ((1, 1), (2, 1), (2, 2), (1, 3)):
+            target = {**engine, "tensor_parallel": tp, "pipeline_parallel": pp}
+            found = findings(make_job, TINY, precision={"weights": weights}, targets=[target])
+            assert not errors(found), (weights, tp, pp, errors(found))
+
+
+@pytest.mark.parametrize(
+    ("group", "tp", "codes"),
+    # The tiny model has widths of 256, 512 and 768: on 4 ranks a part is 64 wide.
+    [(64, 4, set()), (128, 2, set()), (128, 4, {"engine-awq-multiple", "group-size-partial"})],
+)
+def test_awq_groups_of_engine_ranks(make_job, group, tp, codes):
+    target = {"sku": "h100-sxm", "lane": "engine", "stack": "26.07", "tensor_parallel": tp}
+    precision = {"weights": "w4a16_awq", "group_size": group}
+    assert set(errors(findings(make_job, TINY, precision=precision, targets=[target]))) == codes
+
+
+def test_nvfp4_scales_that_are_padded_are_no_promise(make_job):
+    """On 4 ranks qkv has 64 + 2 x 64 rows (each KV head on two ranks), on 2 ranks 256."""
+    for tp, padded in ((2, False), (4, True)):
+        target = {"sku": "b200-sxm", "lane": "engine", "stack": "26.07", "tensor_parallel": tp}
+        found = findings(make_job, TINY, precision={"weights": "nvfp4"}, targets=[target])
+        reasons = [f.reason for f in found.values() if f.code == "engine-nvfp4-padded-scales"]
+        assert bool(reasons) is padded
+        assert not padded or "attention.qkv has 192 x 256" in reasons[0]
 
 
 # ---- drivers: toolkit, floor, data centre

@@ -20,9 +20,12 @@ PROMPT = "The import statement"
 FEATURES = {
     "guided_decoding": "xgrammar", "multimodal": {},
     "lora": {"max_rank": 32, "max_adapters": 2, "adapters": [
-        {"name": "sql", "source": ADAPTER, "task_id": 7},
+        {"name": "sql", "source": ADAPTER, "task_id": 7, "travels": False},
     ]},
-    "speculative": {"mode": "draft_target", "draft_model": "/models/draft", "max_draft_tokens": 3},
+    "speculative": {
+        "mode": "draft_target", "draft_model": "/models/draft", "draft_travels": False,
+        "max_draft_tokens": 3,
+    },
 }  # fmt: skip
 PROCESSOR = '''"""A logits post-processor: it changes nothing."""
 

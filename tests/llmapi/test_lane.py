@@ -85,11 +85,14 @@ def test_generation_logits(catalog, version):
         ("1.1.0", "ngram", {"decoding_type": "NGram", "max_draft_len": 3}),
         ("1.2.1", "ngram", {"decoding_type": "NGram", "max_draft_len": 3}),
         ("1.2.1", "eagle",
-         {"decoding_type": "Eagle", "max_draft_len": 3, "speculative_model_dir": "/draft"}),
+         {"decoding_type": "Eagle", "max_draft_len": 3, "speculative_model_dir": "./draft"}),
         ("1.2.1", "draft_target",
-         {"decoding_type": "DraftTarget", "max_draft_len": 3, "speculative_model_dir": "/draft"}),
+         {"decoding_type": "DraftTarget", "max_draft_len": 3, "speculative_model_dir": "./draft"}),
         ("1.4.0rc4", "draft_target",
-         {"decoding_type": "Draft_Target", "max_draft_len": 3, "speculative_model": "/draft"}),
+         {"decoding_type": "Draft_Target", "max_draft_len": 3, "speculative_model": "./draft"}),
+        # 1.2.1 may not know Eagle3; 1.4 still takes Eagle, and means Eagle3 by it.
+        ("1.4.0rc4", "eagle",
+         {"decoding_type": "Eagle3", "max_draft_len": 3, "speculative_model": "./draft"}),
         ("1.4.0rc4", "mtp", {"decoding_type": "MTP", "num_nextn_predict_layers": 3}),
     ],
 )  # fmt: skip
@@ -144,7 +147,7 @@ def test_parameters_of_features(catalog):
         catalog, serving={"features": ALL, "max_queue_size": 5, "merge_events": False}
     )  # fmt: skip
     assert json.loads(parameters["lora_adapters"]) == [
-        {"name": "fr", "id": 7, "path": "/adapters/fr"}
+        {"name": "fr", "id": 7, "path": "/art/adapters/fr"}
     ]
     assert json.loads(parameters["multimodal"]) == {
         "allowed_hosts": ["img.example"], "max_bytes": 20 * 2**20, "timeout_seconds": 10.0,

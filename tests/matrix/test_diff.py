@@ -249,8 +249,8 @@ def test_spec_names_moved_settings_and_no_others(make_job: Any):
     emitted = {(a.emitted, a.kind, a.setting) for a in found.affected}
     assert emitted == {
         ("kv_cache_dtype", "moved", "precision.kv_cache"),
-        ("use_cuda_graph", "moved", "targets[0].lane"),
-        ("cuda_graph_padding_enabled", "moved", "targets[0].lane"),
+        ("use_cuda_graph", "moved", "targets[0].llmapi.cuda_graphs"),
+        ("cuda_graph_padding_enabled", "moved", "targets[0].llmapi.cuda_graph_padding"),
         ("cuda_graph_max_batch_size", "moved", "targets[0].limits.max_batch_size"),
         ("backend", "deprecated", "targets[0].lane"),
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,24 @@ import pytest
 
 from engineroom.catalog import Catalog
 from engineroom.checks.contract_values import misfit
+from engineroom.checks.evidence import Context, judge
 from engineroom.checks.evidence.build_flags import command_problems
 from engineroom.checks.evidence.llm_args import DEPRECATED, argument_problems
 from engineroom.errors import FindingsError, UsageError
-from engineroom.names import KvCacheFormat, LaneName, Severity, WeightFormat
-from engineroom.pipeline import build, check, open_job
+from engineroom.names import KvCacheFormat, LaneName, Severity, Support, WeightFormat
+from engineroom.pipeline import Job, build, check, open_job
+from engineroom.planning.support_matrix import lane_support
+from engineroom.reading import Evidence
 from engineroom.types import Finding
 from tests.conftest import TINY, spec_data, write_spec
 
 CATALOG = Catalog()
 VERSIONS = CATALOG.contract_versions
+# What is servable and yet not made here: the only reasons to refuse what the matrix allows.
+NOT_MADE = {
+    "recipe-not-implemented", "kv-recipe-not-implemented", "engine-checkpoint-not-implemented",
+    "engine-awq-multiple", "engine-nvfp4-padded-scales",
+}  # fmt: skip
 FORMATS = [str(f) for f in WeightFormat]
 KV = [str(f) for f in KvCacheFormat]
 
@@ -36,24 +45,39 @@ def one_sku_per_capability() -> list[str]:
     return sorted(seen.values())
 
 
+Lanes = list[tuple[str, str]]
+
+
+def job_of(folder: Path, sku: str, weights: str, kv: str, lanes: Lanes) -> Job:
+    """A job with a target for each (lane, version)."""
+    targets = [
+        {
+            "sku": sku, "lane": lane,
+            "stack": {"vllm" if lane == "vllm" else "trtllm": version, "image": "example/image:1"},
+            "limits": {"max_batch_size": 8},
+        }
+        for lane, version in lanes
+    ]  # fmt: skip
+    precision: dict[str, Any] = {"weights": weights, "kv_cache": kv}
+    if weights == "w4a16_awq":
+        precision["group_size"] = 64
+    data = spec_data(TINY, targets=targets, precision=precision)
+    job = open_job(write_spec(folder, data), out=folder / "out")
+    # The catalog is read once for all combinations; it is the shipped one in each.
+    object.__setattr__(job, "catalog", CATALOG)
+    return job
+
+
+def errors_of(job: Job) -> list[Finding]:
+    return [f for f in check(job) if f.severity is Severity.ERROR]
+
+
 def outcome(
     folder: Path, sku: str, weights: str, kv: str, lane: str, version: str
 ) -> tuple[str, Any]:
     """(`emitted`, steps and documents) or (`refused`, findings), checked against each other."""
-    target = {
-        "sku": sku, "lane": lane,
-        "stack": {"vllm" if lane == "vllm" else "trtllm": version, "image": "example/image:1"},
-        "limits": {"max_batch_size": 8},
-    }  # fmt: skip
-    precision: dict[str, Any] = {"weights": weights, "kv_cache": kv}
-    if weights == "w4a16_awq":
-        precision["group_size"] = 64
-    data = spec_data(TINY, targets=[target], precision=precision)
-    job = open_job(write_spec(folder, data), out=folder / "out")
-    # The catalog is read once for all combinations; it is the shipped one in each.
-    object.__setattr__(job, "catalog", CATALOG)
-    findings = check(job)
-    errors = [f for f in findings if f.severity is Severity.ERROR]
+    job = job_of(folder, sku, weights, kv, [(lane, version)])
+    errors = errors_of(job)
     try:
         plans = build(job, dry_run=True)
     except (FindingsError, UsageError):
@@ -61,6 +85,28 @@ def outcome(
         return "refused", errors
     assert not errors, f"emitted and forbidden at once: {[f.code for f in errors]}"
     return "emitted", plans
+
+
+def outcomes(
+    folder: Path, sku: str, weights: str, kv: str, lanes: Lanes
+) -> Iterator[tuple[str, str, str, Any]]:
+    """(lane, version, `emitted` or `refused`, plan or findings) of each lane and version.
+
+    One job for all of them; what has no error must be emitted, so whatever its lane raises fails.
+    """
+    job = job_of(folder, sku, weights, kv, lanes)
+    errors = errors_of(job)
+    for item, (lane, version) in zip(job.targets, lanes, strict=True):
+        own = [f for f in errors if f.target in (item.target.id, None)]
+        if own:
+            yield lane, version, "refused", own
+            continue
+        request = job.lane_request(item, "checkpoints/CHECKPOINT")
+        plan = {
+            "steps": [step.as_dict() for step in item.lane.steps(request)],
+            "documents": dict(item.lane.documents(request)),
+        }
+        yield lane, version, "emitted", plan
 
 
 def contract_problems(version: str, plan: dict[str, Any]) -> list[str]:
@@ -93,6 +139,49 @@ def contract_problems(version: str, plan: dict[str, Any]) -> list[str]:
     return found
 
 
+def rule_errors(
+    sku: str, weights: str, kv: str, lane: str, version: str, plan: dict[str, Any]
+) -> list[str]:
+    """Errors of the rules that `lint` has for such a command line and such arguments."""
+    gpu = CATALOG.skus[sku]
+    parts: dict[str, Any] = {
+        "spec": {"weights": weights, "kv_cache": kv, "lane": lane},
+        "gpu": {"product": gpu.node_label, "compute_capability": gpu.compute_capability},
+        "stack": {"tensorrt_llm_version": version},
+        "build_argv": next((s["argv"] for s in plan["steps"] if s["argv"]), None),
+        "model_yaml": plan["documents"].get("llm_args.yaml"),
+    }
+    evidence = Evidence.model_validate({k: v for k, v in parts.items() if v is not None})
+    found = judge(Context(evidence, CATALOG, {}, {}, None))[0]
+    return [f"{f.code}: {f.reason}" for f in found if f.severity is Severity.ERROR]
+
+
+def unexplained(plan: dict[str, Any]) -> set[str]:
+    """Flags and arguments without a reason."""
+    reasons = {name.split(".")[0] for step in plan["steps"] for name in step["reasons"]}
+    flags = {w for step in plan["steps"] for w in step["argv"] if w.startswith("--")}
+    return (flags | {name for d in plan["documents"].values() for name in d}) - reasons
+
+
+def allowed(sku: str, weights: str, kv: str, lane: str, version: str) -> Support:
+    """What the matrix says of lane, weights and KV cache together; unknown is never yes."""
+    capability = CATALOG.skus[sku].compute_capability
+    cells = [lane_support(CATALOG, LaneName(lane), version)[0]]
+    for axis, fmt in (("weights", weights), ("kv_cache", kv)):
+        if fmt != "auto":
+            cells.append(
+                CATALOG.precision_support(LaneName(lane), version, axis, fmt, capability)[0]
+            )
+    worst = (
+        Support.NO,
+        Support.NOT_IMPLEMENTED,
+        Support.UNKNOWN,
+        Support.VERSION_BOUND,
+        Support.YES,
+    )
+    return min(cells, key=worst.index)
+
+
 def run(
     folder: Path, skus: list[str], kv_formats: list[str], vllm: tuple[str, ...] = ("0.24.0",)
 ) -> Counter[str]:
@@ -102,10 +191,19 @@ def run(
         for lane in LaneName
         for version in (vllm if lane is LaneName.VLLM else VERSIONS)
     ]
-    for sku, weights, kv, (lane, version) in itertools.product(skus, FORMATS, kv_formats, lanes):
+    rows = (
+        (sku, weights, kv, *row)
+        for sku, weights, kv in itertools.product(skus, FORMATS, kv_formats)
+        for row in outcomes(folder, sku, weights, kv, lanes)
+    )
+    for sku, weights, kv, lane, version, kind, answer in rows:
         where = f"{sku} {weights} kv {kv} {lane} {version}"
-        kind, answer = outcome(folder, sku, weights, kv, lane, version)
         tally[kind] += 1
+        verdict = allowed(sku, weights, kv, lane, version)
+        if verdict is Support.NO:
+            assert kind == "refused", where
+        elif verdict is Support.YES and lane != "vllm" and kind == "refused":
+            assert {f.code for f in answer} <= NOT_MADE, (where, [f.code for f in answer])
         if kind == "refused":
             for finding in answer:
                 assert isinstance(finding, Finding)
@@ -113,9 +211,11 @@ def run(
                 assert finding.fix, where
                 assert "engineroom" not in finding.source, (where, finding.source)
             continue
-        (plan,) = answer
         tally[lane] += 1
-        assert contract_problems(version, plan) == [], where
+        assert contract_problems(version, answer) == [], where
+        assert unexplained(answer) == set(), where
+        if lane != "vllm":
+            assert rule_errors(sku, weights, kv, lane, version, answer) == [], where
     return tally
 
 
@@ -125,6 +225,16 @@ def test_emitted_or_refused(tmp_path: Path) -> None:
     assert tally["emitted"] > 50
     assert tally["refused"] > 200
     assert min(tally["engine"], tally["llmapi"], tally["vllm"]) > 5
+
+
+@pytest.mark.parametrize("lane", ["engine", "llmapi"])
+def test_build_refuses_what_check_refuses(tmp_path: Path, lane: str) -> None:
+    """The product above asks the lanes; `build` itself stops for the same findings, and no others."""
+    kinds = Counter(
+        outcome(tmp_path, sku, weights, "auto", lane, "1.2.1")[0]
+        for sku, weights in itertools.product(["a100-sxm-80gb", "b200-sxm"], FORMATS)
+    )
+    assert min(kinds["emitted"], kinds["refused"]) > 2
 
 
 @pytest.mark.full

@@ -174,7 +174,9 @@ def test_guided_decoding_argument_follows_the_version(catalog):
 
 def test_lora_adapters_are_a_file_of_names(catalog):
     rendered = files(catalog, serving=FULL)
-    assert json.loads(rendered["vllm_model/1/multi_lora.json"]) == {"alpaca": "/lora/alpaca"}
+    assert json.loads(rendered["vllm_model/1/multi_lora.json"]) == {
+        "alpaca": "/art/adapters/alpaca"
+    }
     assert set(files(catalog)) == {"vllm_model/config.pbtxt", "vllm_model/1/model.json"}
 
 

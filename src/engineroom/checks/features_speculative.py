@@ -23,12 +23,6 @@ MODE = declare(
     "drafter for",
     source=f"{_BUILD}; {_ARGS} (speculative configs; Medusa and Lookahead are for the TensorRT backend)",
 )  # fmt: skip
-MODE_UNKNOWN = declare(
-    "unknown-speculative-mode", Topic.SPEC, Severity.WARN,
-    says="it is known that the version has the speculative mode",
-    why="modes came and went between versions, and the contract at hand does not list them",
-    source=f"{_ARGS} (decoding types of the version)",
-)  # fmt: skip
 HEADS = declare(
     "speculative-checkpoint-not-implemented", Topic.SPEC, Severity.ERROR,
     says="an engine with drafting heads has a checkpoint that carries them",
@@ -82,6 +76,9 @@ DECODING_TYPES = {
     "draft_target": "DraftTarget", "eagle": "Eagle", "ngram": "NGram", "mtp": "MTP",
 }  # fmt: skip
 """Modes of the PyTorch backend, by the prefix of their argument model (`EagleDecodingConfig`)."""
+RENAMED_TYPES = {"DraftTarget": "Draft_Target", "Eagle": "Eagle3"}
+"""Later releases write some types otherwise; which one is the contract's to say. Eagle is still taken,
+with a warning that it now means Eagle3 (constraint `eagle-name`)."""
 _TENSORRT_ONLY = ("medusa", "lookahead")
 
 
@@ -90,7 +87,9 @@ def _decoding_types(contract: Contract) -> set[str]:
     api = contract.data["llm_api"]
     stated = api.get("speculative_types") or ()
     classes = (n for n in api.get("nested", {}) if n.endswith("DecodingConfig"))
-    return {str(name) for name in stated} | {n.removesuffix("DecodingConfig") for n in classes}
+    listed = contract.nested_facts("speculative_config").get("decoding_type", {}).get("allowed")
+    names = {str(name) for name in (*stated, *(listed or ()))}
+    return names | {n.removesuffix("DecodingConfig") for n in classes}
 
 
 def mode_exists(c: TargetContext) -> Iterator[Finding]:
@@ -106,18 +105,13 @@ def mode_exists(c: TargetContext) -> Iterator[Finding]:
             yield _refused(c, speculative, known)
     elif c.target.lane is LaneName.LLMAPI and c.contract.has_llmapi_lane:
         types = _decoding_types(c.contract)
-        wanted = DECODING_TYPES.get(speculative.mode)
-        known = [mode for mode, name in DECODING_TYPES.items() if name in types]
-        if wanted is None or (types and wanted not in types):
+        known = [
+            mode for mode, name in DECODING_TYPES.items()
+            if {name, RENAMED_TYPES.get(name)} & types
+        ]  # fmt: skip
+        # Without a list nothing is known: `speculative-arguments-unknown` says so.
+        if speculative.mode not in (known if types else DECODING_TYPES):
             yield _refused(c, speculative, known or list(DECODING_TYPES))
-        elif not types:
-            yield MODE_UNKNOWN.found(
-                c, "serving.features.speculative.mode",
-                f"the contract of TensorRT-LLM {c.contract.version} lists no speculative modes: whether "
-                f"`{speculative.mode}` exists is unknown",
-                "capture the contract again with `engineroom matrix capture`, or try the arguments in the "
-                "container first",
-            )  # fmt: skip
 
 
 def _refused(c: TargetContext, speculative: Speculative, known: list[str]) -> Finding:

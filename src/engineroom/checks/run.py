@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from engineroom.checks import (
     drivers,
+    engine_options,
     features,
     features_lora,
     features_speculative,
     lanes,
     limits,
+    llmapi_options,
     model,
     parallel,
     placement,
     precision,
     shapes,
+    target_options,
     vllm,
 )
 from engineroom.checks.base import Rule, TargetContext
@@ -31,6 +34,9 @@ TOPICS = (
     features_lora,
     features_speculative,
     placement,
+    target_options,
+    engine_options,
+    llmapi_options,
     vllm,
 )
 

@@ -10,12 +10,15 @@ from engineroom.catalog import Contract
 from engineroom.catalog.contract_index import ContractIndex, Key
 from engineroom.catalog.contract_parts import Area
 from engineroom.catalog.version_change import Change, ChangeKind
+from engineroom.checks.llmapi_options import PLACES
 from engineroom.lanes import RepositoryRequest
 from engineroom.names import RuntimeName
 from engineroom.pipeline.job import Job, ResolvedTarget
 from engineroom.types import StackRelease
 
 _LIMITS, _SERVING = "targets[].limits", "serving"
+_ENGINE, _LLMAPI = "targets[].engine", "targets[].llmapi"
+_LORA, _SPECULATIVE = "serving.features.lora", "serving.features.speculative"
 SETTINGS: dict[str, str] = {
     "tensor_parallel_size": "targets[].tensor_parallel",
     "pipeline_parallel_size": "targets[].pipeline_parallel",
@@ -46,7 +49,44 @@ SETTINGS: dict[str, str] = {
     "use_fp8_context_fmha": "precision.weights",
     "gemm_plugin": "precision.weights",
     "workers": "targets[].tensor_parallel",
-}
+    "opt_num_tokens": f"{_LIMITS}.opt_num_tokens",
+    **{
+        name: f"{_ENGINE}.{name}"
+        for name in (
+            "multiple_profiles", "reduce_fusion", "user_buffer", "tokens_per_block", "use_fused_mlp",
+            "gemm_swiglu_plugin", "low_latency_gemm_plugin", "low_latency_gemm_swiglu_plugin",
+            "max_prompt_embedding_table_size",
+        )
+    },
+    **{
+        ".".join(place): f"{_LLMAPI}.{option}"
+        for option, places in PLACES.items() for place in places
+    },
+    "moe_tensor_parallel_size": f"{_LLMAPI}.moe_expert_parallel_size",
+    "cuda_graph_config": f"{_LLMAPI}.cuda_graphs",
+    "use_cuda_graph": f"{_LLMAPI}.cuda_graphs",
+    "cuda_graph_config.enable_padding": f"{_LLMAPI}.cuda_graph_padding",
+    "cuda_graph_padding_enabled": f"{_LLMAPI}.cuda_graph_padding",
+    "guided_decoding_backend": "serving.features.guided_decoding",
+    "gather_generation_logits": "serving.features.generation_logits",
+    "gather_context_logits": "serving.features.context_logits",
+    "stream_interval": f"{_SERVING}.stream_interval",
+    "enable_lora": _LORA,
+    "lora_plugin": _LORA,
+    "max_lora_rank": f"{_LORA}.max_rank",
+    "lora_target_modules": f"{_LORA}.target_modules",
+    "lora_config.max_lora_rank": f"{_LORA}.max_rank",
+    "lora_config.lora_target_modules": f"{_LORA}.target_modules",
+    "lora_config.max_loras": f"{_LORA}.max_adapters",
+    "lora_config.max_cpu_loras": f"{_LORA}.max_cpu_adapters",
+    "speculative_decoding_mode": f"{_SPECULATIVE}.mode",
+    "max_draft_len": f"{_SPECULATIVE}.max_draft_tokens",
+    "speculative_config.decoding_type": f"{_SPECULATIVE}.mode",
+    "speculative_config.max_draft_len": f"{_SPECULATIVE}.max_draft_tokens",
+    "speculative_config.num_nextn_predict_layers": f"{_SPECULATIVE}.max_draft_tokens",
+    "speculative_config.speculative_model": f"{_SPECULATIVE}.draft_model",
+    "speculative_config.speculative_model_dir": f"{_SPECULATIVE}.draft_model",
+}  # fmt: skip
 """Emitted name -> setting; what is not here is the lane's own choice (`targets[].lane`)."""
 
 LEFT_TO_DEFAULT = frozenset({"attn_backend", "trust_remote_code", "max_seq_len"})

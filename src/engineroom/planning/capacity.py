@@ -168,6 +168,7 @@ def target_capacity(
         model, weights, spec.precision.kv_cache, sku,
         tp=target.tensor_parallel, pp=target.pipeline_parallel,
         fraction=serving.kv_cache_free_gpu_mem_fraction,
+        tokens_per_block=target.tokens_per_block or TOKENS_PER_BLOCK,
     )  # fmt: skip
     return capacity, (
         f"{RESERVE_MIB} MiB assumed for CUDA context, activations and graphs; not measured"

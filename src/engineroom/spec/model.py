@@ -24,11 +24,10 @@ from engineroom.spec.base import (
     no_nul,
 )
 from engineroom.spec.serving import Serving
+from engineroom.spec.target_options import EngineOptions, Limits, LlmApiOptions
 
 SCHEMA_VERSION = 1
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]{0,51}[a-z0-9])?$"
-
-
 DNS_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 
 
@@ -103,17 +102,6 @@ class StackRef(Closed):
         return f"trtllm-{self.trtllm}" if self.trtllm is not None else f"vllm-{self.vllm}"
 
 
-class Limits(Closed):
-    """Sizes the server is built and started for."""
-
-    max_batch_size: PositiveInt = Field(default=64, description="Sequences at once.")
-    max_num_tokens: PositiveInt = Field(default=8192, description="Tokens a forward step.")
-    max_seq_len: PositiveInt | None = Field(
-        default=None, description="Prompt and answer in tokens (default: the model's)."
-    )
-    max_beam_width: PositiveInt = 1
-
-
 def _stack_text(value: Any) -> Any:
     text = getattr(value, "text", None)  # a number that remembers its spelling: 26.07, 26.10
     if isinstance(text, str):
@@ -146,6 +134,8 @@ class Target(Closed):
         "stack that has other limits, such as `latency` and `throughput`.",
     )
     limits: Limits = Limits()
+    engine: EngineOptions = EngineOptions()
+    llmapi: LlmApiOptions = LlmApiOptions()
 
     @field_validator("gpu_device_ids", mode="before")
     @classmethod
@@ -169,10 +159,30 @@ class Target(Closed):
             raise ValueError("gpu_device_ids: each GPU once, and at least one")
         return self
 
+    @model_validator(mode="after")
+    def _sizes_within_ranks(self) -> Target:
+        experts = self.llmapi.moe_expert_parallel_size or 1
+        if self.tensor_parallel % experts:
+            raise ValueError(
+                f"llmapi.moe_expert_parallel_size {experts} does not divide tensor_parallel "
+                f"{self.tensor_parallel}"
+            )
+        if (self.engine.workers or 1) > self.ranks:
+            raise ValueError(
+                f"engine.workers {self.engine.workers}, and there are {self.ranks} ranks"
+            )
+        return self
+
     @property
     def ranks(self) -> int:
         """Ranks of one model instance, a GPU each."""
         return self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def tokens_per_block(self) -> int | None:
+        """Tokens of a KV-cache block that the target's own lane is asked for."""
+        engine, llmapi = self.engine.tokens_per_block, self.llmapi.tokens_per_block
+        return {LaneName.ENGINE: engine, LaneName.LLMAPI: llmapi}.get(self.lane)
 
     @property
     def instances(self) -> int:

@@ -23,6 +23,11 @@ class LoraAdapter(Closed):
     task_id: Annotated[int, Field(ge=1, le=2**64 - 1)] = Field(
         description="Engine lane: `lora_task_id`. llmapi lane: the adapter's integer id."
     )
+    travels: bool = Field(
+        default=True,
+        description="Copied into the package, which the server reads. Off: the server takes `source` "
+        "as it stands, a hub id that it downloads or a path of its own.",
+    )
 
     _check = field_validator("source")(classmethod(lambda cls, v: no_nul(v)))
 
@@ -60,6 +65,11 @@ class Speculative(Closed):
     max_draft_tokens: PositiveInt = Field(default=4, description="Tokens proposed a step.")
     draft_model: Text | None = Field(
         default=None, description="draft_target, eagle, medusa: directory or hub id of the draft."
+    )
+    draft_travels: bool = Field(
+        default=True,
+        description="Copied into the package, which the server reads. Off: the server takes "
+        "`draft_model` as it stands, a hub id that it downloads or a path of its own.",
     )
     choices: Text | None = Field(
         default=None, description='medusa, eagle: the tree, such as "{0}, {0, 0}, {0, 1}".'

@@ -7,6 +7,7 @@ from typing import Any
 
 from engineroom.checks.evidence import (
     adapters,
+    artefact_fit,
     attention,
     build_flags,
     calibration,
@@ -45,6 +46,7 @@ MODULES: tuple[Any, ...] = (
     parallel,
     versions,
     engine_fit,
+    artefact_fit,
     kv_budget,
     llm_args,
     build_flags,

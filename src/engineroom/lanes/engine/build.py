@@ -4,36 +4,21 @@ from __future__ import annotations
 
 from engineroom.errors import UsageError, Where
 from engineroom.lanes.base import LaneRequest
+from engineroom.lanes.engine.choices import choices
 from engineroom.lanes.engine.speculative import BUILD_MODE, max_draft_len
-from engineroom.names import WeightFormat
+from engineroom.types.layout import trtllm_folder
 
 OUTPUT = "engine"
+
+
+def checkpoint_dir(request: LaneRequest) -> str:
+    """Folder of the TensorRT-LLM checkpoint that this target is built from: one for each TP x PP."""
+    target = request.target
+    return f"{request.checkpoint}/{trtllm_folder(target.tensor_parallel, target.pipeline_parallel)}"
+
+
 XGRAMMAR_INFO = "xgrammar_tokenizer_info.json"
 """File of the artefact, made from the tokenizer when the engine is built."""
-
-
-def fp8_context_fmha_documented(compute_capability: str) -> bool:
-    """FP8 context FMHA is documented for Ada and Hopper; a build on 12.0 is reported to fail.
-
-    Source: NVIDIA/TensorRT-LLM docs/source/advanced/gpt-attention.md; issue #2855.
-    """
-    return compute_capability in ("8.9", "9.0")
-
-
-def paged_context_fmha(request: LaneRequest) -> bool:
-    """Whether the engine gets paged context FMHA, without which KV reuse and chunking are off.
-
-    Draft tokens that come from outside need it as well (NVIDIA/TensorRT-LLM
-    docs/source/advanced/speculative-decoding.md).
-
-    With FP8 weights it is allowed only together with FP8 context FMHA (constraint `fp8-paged-fmha`).
-    """
-    serving = request.spec.serving
-    speculative = serving.features.speculative
-    wanted = serving.kv_block_reuse or serving.chunked_context
-    wanted = wanted or (speculative is not None and speculative.mode == "draft_target")
-    fp8 = request.weight_recipe.weights is WeightFormat.FP8
-    return wanted and (not fp8 or fp8_context_fmha_documented(request.sku.compute_capability))
 
 
 Flags = dict[str, tuple[str, ...]]
@@ -43,9 +28,8 @@ Flags = dict[str, tuple[str, ...]]
 def build_flags(request: LaneRequest) -> tuple[Flags, dict[str, str]]:
     """(flags with their words, reasons by flag); every flag is in the version's contract.
 
-    In-flight batching needs a paged KV cache and packed inputs; KV block reuse and chunked context
-    need paged context FMHA. FP8 KV is no flag: the builder takes it from the checkpoint, which
-    `build` asserts. Features of requests that the engine must be built for come last.
+    FP8 KV is no flag: the builder takes it from the checkpoint, which `build` asserts. Features of
+    requests that the engine must be built for come last.
 
     Raises:
         UsageError: a speculative mode that `trtllm-build` does not have; or a flag or value that the
@@ -60,7 +44,7 @@ def build_flags(request: LaneRequest) -> tuple[Flags, dict[str, str]]:
         flags[flag] = value if isinstance(value, tuple) else (str(value),)
         why[flag] = reason
 
-    put("--checkpoint_dir", f"{request.checkpoint}/trtllm", "TensorRT-LLM checkpoint of this spec")
+    put("--checkpoint_dir", checkpoint_dir(request), "TensorRT-LLM checkpoint for this TP x PP")
     put("--output_dir", OUTPUT, "replaced by the artefact's own folder when run")
     put("--max_batch_size", limits.max_batch_size, "targets[].limits.max_batch_size")
     put("--max_num_tokens", limits.max_num_tokens, "targets[].limits.max_num_tokens")
@@ -72,30 +56,22 @@ def build_flags(request: LaneRequest) -> tuple[Flags, dict[str, str]]:
         chunked = serving.chunked_context
         longest = request.max_seq_len if chunked else min(request.max_seq_len, longest)
     put("--max_input_len", longest, "the default of 1024 would cut longer prompts")
-    put("--kv_cache_type", "paged", "in-flight batching needs a paged KV cache")
-    put("--remove_input_padding", "enable", "in-flight batching needs packed inputs")
-    paged = paged_context_fmha(request)
-    put(
-        "--use_paged_context_fmha",
-        "enable" if paged else "disable",
-        "KV block reuse and chunked context need it",
-    )
-    fp8 = request.weight_recipe.weights is WeightFormat.FP8
-    put(
-        "--use_fp8_context_fmha",
-        "enable" if fp8 and paged else "disable",
-        "an FP8 checkpoint needs it together with paged context FMHA",
-    )
-    put(
-        "--gemm_plugin",
-        ("fp8" if limits.max_batch_size <= 4 else "disable") if fp8 else "auto",
-        "FP8: the plugin serves small batches, above them TensorRT's own kernels; else the model's type",
-    )
-    put("--workers", request.target.ranks, "one a rank")
+    for flag, word, reason in choices(request):
+        put(flag, word, reason)
+    rows = request.target.engine.max_prompt_embedding_table_size
+    if rows:
+        name = "max_prompt_embedding_table_size"
+        put(f"--{name}", rows, f"targets[].engine.{name}")
+    put("--workers", workers(request), "targets[].engine.workers, or one a rank")
     for flag, (words, reason) in feature_flags(request).items():
         put(flag, words, reason)
     _assert_in_contract(request, flags)
     return flags, why
+
+
+def workers(request: LaneRequest) -> int:
+    """Ranks that are built at once."""
+    return request.target.engine.workers or request.target.ranks
 
 
 def feature_flags(request: LaneRequest) -> dict[str, tuple[tuple[str, ...], str]]:

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from engineroom.lanes.base import LaneRequest, RepositoryRequest, tensor_context
-from engineroom.lanes.engine.build import XGRAMMAR_INFO, paged_context_fmha
+from engineroom.lanes.engine.build import XGRAMMAR_INFO
+from engineroom.lanes.engine.choices import paged_context_fmha
 from engineroom.lanes.engine.speculative import CHOICES_PARAMETER, DECODING_MODE
 from engineroom.names import WeightFormat
 from engineroom.spec.serving import Serving

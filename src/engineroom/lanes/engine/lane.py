@@ -9,7 +9,8 @@ from typing import Any
 from engineroom.checks.base import SpecPlace
 from engineroom.checks.codes import declare
 from engineroom.lanes.base import Attachment, LaneRequest, RepositoryContext, RepositoryRequest
-from engineroom.lanes.engine import build, repository
+from engineroom.lanes.engine import build, choices, repository
+from engineroom.lanes.engine.memory import host_memory_bytes
 from engineroom.lanes.launch import (
     LaunchPlan,
     LaunchRequest,
@@ -18,15 +19,16 @@ from engineroom.lanes.launch import (
     python_threads,
     single_server,
 )
-from engineroom.names import LaneName, Severity, Topic, WeightFormat
+from engineroom.names import LaneName, Severity, Topic
 from engineroom.spec import DeploymentSpec, Target
 from engineroom.types import ClientFields, Finding, GpuSku, StackRelease, Step
 
 NO_PAGED_FMHA = declare(
     "fp8-engine-without-paged-fmha", Topic.SPEC, Severity.WARN,
-    says="an FP8 engine has the paged context FMHA that KV reuse and chunked context need",
-    why="with FP8 weights it goes with FP8 context FMHA only, documented for 8.9 and 9.0",
-    source="NVIDIA/TensorRT-LLM docs/source/advanced/gpt-attention.md; issue #2855",
+    says="an engine with an FP8 KV cache has the paged context FMHA that KV reuse and chunked context need",
+    why="on an FP8 cache it goes with FP8 queries only, which INT4 and 16-bit checkpoints do not have, and in "
+    "kernels that are documented for 8.9 and 9.0; the builder switches it off elsewhere",
+    source="NVIDIA/TensorRT-LLM docs/source/advanced/gpt-attention.md; tensorrt_llm/builder.py (build); issue #2855",
 )  # fmt: skip
 FROZEN = declare(
     "engine-lane-is-frozen", Topic.SPEC, Severity.INFO,
@@ -57,7 +59,7 @@ class EngineLane:
     ) -> list[Finding]:
         """The lane works, and ends with the 1.2 line: say so before anyone builds on it.
 
-        And where FP8 context FMHA is not documented, KV reuse and chunked context are off.
+        And where an FP8 KV cache has no paged context FMHA, KV reuse and chunked context are off.
         """
         lost = [
             name
@@ -69,17 +71,16 @@ class EngineLane:
         ]
         at = SpecPlace(spec.targets.index(target), target.id)
         found = []
-        if (
-            spec.precision.weights is WeightFormat.FP8
-            and lost
-            and not build.fp8_context_fmha_documented(sku.compute_capability)
-        ):
+        weights, kv_cache = spec.precision.weights, spec.precision.kv_cache
+        capability = sku.compute_capability
+        if lost and not choices.paged_context_fmha_possible(weights, kv_cache, capability):
             found.append(
                 NO_PAGED_FMHA.found(
                     at, f"serving.{lost[0]}",
-                    f"an FP8 engine on {sku.id} (compute capability {sku.compute_capability}) is built "
-                    f"without paged context FMHA, so {' and '.join(lost)} will be off",
-                    "use lane: llmapi there, or set " + " and ".join(f"{n}: false" for n in lost),
+                    f"a {weights} engine with an {kv_cache} KV cache on {sku.id} (compute capability "
+                    f"{capability}) is built without paged context FMHA, so {' and '.join(lost)} will be off",
+                    "use lane: llmapi there, a 16-bit KV cache, or set "
+                    + " and ".join(f"{n}: false" for n in lost),
                 )
             )  # fmt: skip
         found.append(
@@ -99,11 +100,13 @@ class EngineLane:
                 name="build-engine",
                 argv=build.argv(flags),
                 image=request.stack.image,
-                inputs=(f"{request.checkpoint}/trtllm",),
+                inputs=(build.checkpoint_dir(request),),
                 outputs=("config.json", *(f"rank{i}.engine" for i in range(ranks))),
                 reasons=reasons,
                 output_flag="--output_dir",
-                gpus=ranks,
+                # Rank r is built on GPU r % workers (tensorrt_llm/commands/build.py).
+                gpus=build.workers(request),
+                host_memory_bytes=host_memory_bytes(request, build.workers(request)),
             )
         ]
         if request.spec.serving.features.guided_decoding == "xgrammar":
@@ -123,6 +126,11 @@ class EngineLane:
         return {}
 
     def attachments(self, request: LaneRequest) -> tuple[Attachment, ...]:
+        """Nothing: the server reads neither adapters, which requests bring, nor a draft's weights.
+
+        Both need a conversion that is not implemented (`lora-adapters-not-converted`,
+        `draft-engine-not-built`).
+        """
         return ()
 
     def launch(self, request: LaunchRequest) -> LaunchPlan:

@@ -7,20 +7,23 @@ from typing import Any
 
 from engineroom.catalog import Contract
 from engineroom.checks.features_speculative import DECODING_TYPES
+from engineroom.checks.llmapi_options import decoding_fields, decoding_kind, lora_modules_known
 from engineroom.errors import UsageError, Where
+from engineroom.lanes.attached import draft_path
 from engineroom.lanes.base import LaneRequest
 from engineroom.spec.serving import Lora, Speculative
 
 Argument = tuple[str, Any, str]
 """(name, value, reason)"""
 
-_RENAMED = {"DraftTarget": "Draft_Target"}
-"""Later releases write some types otherwise; which one is the contract's to say."""
 _OWN_LENGTH = {"mtp": "num_nextn_predict_layers", "ngram": "max_draft_len"}
 
 
-def feature_arguments(request: LaneRequest) -> Iterator[Argument]:
+def feature_arguments(request: LaneRequest, root: str) -> Iterator[Argument]:
     """Arguments of features that are on.
+
+    Args:
+        root: where the package is, for what lies in it.
 
     Raises:
         UsageError: the version has no place for what the spec asks.
@@ -41,7 +44,7 @@ def feature_arguments(request: LaneRequest) -> Iterator[Argument]:
         yield "enable_lora", True, "serving.features.lora"
         yield "lora_config", _lora(features.lora, contract), "serving.features.lora"
     if features.speculative is not None:
-        value = _speculative(features.speculative, contract)
+        value = _speculative(features.speculative, contract, root)
         yield "speculative_config", value, "serving.features.speculative"
     if request.target.gpu_device_ids:
         yield (
@@ -53,7 +56,7 @@ def feature_arguments(request: LaneRequest) -> Iterator[Argument]:
 
 def _lora(lora: Lora, contract: Contract) -> dict[str, Any]:
     known = contract.nested_fields("lora_config", "LoraConfig")
-    if "lora_target_modules" not in known:
+    if not lora_modules_known(contract):
         raise _no_place(contract, "serving.features.lora", "`lora_config.lora_target_modules`")
     values = {
         "lora_target_modules": list(lora.target_modules),
@@ -64,7 +67,7 @@ def _lora(lora: Lora, contract: Contract) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name in known}
 
 
-def _speculative(spec: Speculative, contract: Contract) -> dict[str, Any]:
+def _speculative(spec: Speculative, contract: Contract, root: str) -> dict[str, Any]:
     key = "serving.features.speculative"
     name = DECODING_TYPES.get(spec.mode)
     if name is None:
@@ -73,9 +76,8 @@ def _speculative(spec: Speculative, contract: Contract) -> dict[str, Any]:
             where=Where(key=f"{key}.mode"),
             hint=f"use {', '.join(DECODING_TYPES)}, or lane: engine",
         )
-    types = _types(contract)
-    kind = next((n for n in (name, _RENAMED.get(name)) if n in types), None)
-    known = _decoding_fields(contract, name)
+    kind = decoding_kind(contract, name)
+    known = decoding_fields(contract, name)
     if kind is None or not known:
         raise _no_place(contract, f"{key}.mode", f"fields of the decoding type {name}")
     values: dict[str, Any] = {"decoding_type": kind}
@@ -88,28 +90,10 @@ def _speculative(spec: Speculative, contract: Contract) -> dict[str, Any]:
         )
         if place is None:
             raise _no_place(contract, f"{key}.draft_model", "a draft model")
-        values[place] = spec.draft_model
+        values[place] = draft_path(spec, root)
     if length not in known:
         raise _no_place(contract, f"{key}.max_draft_tokens", f"`{length}` of {name}")
     return values
-
-
-def _types(contract: Contract) -> set[str]:
-    """Values of `decoding_type`, of all snapshots around a release; empty where none are listed."""
-    listed = contract.nested_facts("speculative_config").get("decoding_type", {}).get("allowed")
-    if listed is None:
-        listed = contract.data["llm_api"].get("nested", {}).get("decoding_type_values", ())
-    rows = listed.values() if isinstance(listed, dict) else (listed,)
-    return {str(name) for row in rows for name in row}
-
-
-def _decoding_fields(contract: Contract, name: str) -> frozenset[str]:
-    nested = contract.data["llm_api"].get("nested_by_field", {}).get("speculative_config")
-    if nested:
-        return contract.nested_fields("speculative_config", "")
-    base = contract.nested_fields("speculative_config", "DecodingBaseConfig")
-    own = contract.nested_fields("speculative_config", f"{name}DecodingConfig")
-    return (base | own) if base else frozenset()
 
 
 def _no_place(contract: Contract, key: str, what: str) -> UsageError:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from engineroom.lanes import attached
 from engineroom.lanes.base import (
     Attachment,
     LaneRequest,
@@ -72,7 +73,12 @@ class LlmApiLane:
                 argv=(),
                 image=request.stack.image,
                 inputs=(f"{request.checkpoint}/hf",),
-                outputs=("checkpoint", "llm_args.yaml", "manifest.json"),
+                outputs=(
+                    "checkpoint",
+                    "llm_args.yaml",
+                    "manifest.json",
+                    *(item.target for item in self.attachments(request)),
+                ),
                 reasons=reasons,
             )
         ]
@@ -81,7 +87,7 @@ class LlmApiLane:
         return {"llm_args.yaml": llm_args(request)[0]}
 
     def attachments(self, request: LaneRequest) -> tuple[Attachment, ...]:
-        return ()
+        return (*attached.adapters(request), *attached.draft(request))
 
     def launch(self, request: LaunchRequest) -> LaunchPlan:
         """One process: the LLM API spawns its own workers, and several instances need no MPI.
@@ -97,7 +103,7 @@ class LlmApiLane:
 
     def repository_context(self, request: RepositoryRequest) -> RepositoryContext:
         lane_request = request.lane_request
-        args, _ = llm_args(lane_request)
+        args, _ = llm_args(lane_request, request.artefact_dir)
         family = lane_request.contract.family("llmapi")
         serving = lane_request.spec.serving
         features, decoupled = serving.features, serving.streaming
@@ -114,7 +120,7 @@ class LlmApiLane:
                     "stream_parts": self.client.parts,
                     "stop_ids": stop_ids_text(serving.stop_ids),
                     "features": json.dumps(switches(features)),
-                    **_parameters(lane_request),
+                    **_parameters(request),
                 },
                 "model_yaml": {
                     "model": f"{request.artefact_dir}/checkpoint",
@@ -125,18 +131,23 @@ class LlmApiLane:
         )
 
 
-def _parameters(request: LaneRequest) -> dict[str, str]:
+def _parameters(request: RepositoryRequest) -> dict[str, str]:
     """Model parameters that follow from the spec; most of them only where it says so."""
-    serving, features = request.spec.serving, request.spec.serving.features
+    target, serving = request.lane_request.target, request.lane_request.spec.serving
+    features = serving.features
     found = {"merge_events": json.dumps(serving.merge_events)}
     if serving.max_queue_size:
         found["max_queue_size"] = str(serving.max_queue_size)
-    if request.target.gpu_device_ids:
-        sets = request.target.gpu_device_ids
+    if target.gpu_device_ids:
+        sets = target.gpu_device_ids
         found["gpu_device_ids"] = ";".join(",".join(map(str, gpus)) for gpus in sets)
     if features.lora is not None:
         rows = [
-            {"name": adapter.name, "id": adapter.task_id, "path": adapter.source}
+            {
+                "name": adapter.name,
+                "id": adapter.task_id,
+                "path": attached.adapter_path(adapter, request.artefact_dir),
+            }
             for adapter in features.lora.adapters
         ]
         found["lora_adapters"] = json.dumps(rows)

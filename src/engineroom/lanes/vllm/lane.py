@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from engineroom.lanes import attached
 from engineroom.lanes.base import (
     Attachment,
     LaneRequest,
@@ -59,7 +60,12 @@ class VllmLane:
                 argv=(),
                 image=request.stack.image,
                 inputs=(f"{request.checkpoint}/hf",),
-                outputs=("checkpoint", "engine_args.yaml", "manifest.json"),
+                outputs=(
+                    "checkpoint",
+                    "engine_args.yaml",
+                    "manifest.json",
+                    *(item.target for item in self.attachments(request)),
+                ),
                 reasons=reasons,
             )
         ]
@@ -68,7 +74,8 @@ class VllmLane:
         return {"engine_args.yaml": engine_args(request)[0]}
 
     def attachments(self, request: LaneRequest) -> tuple[Attachment, ...]:
-        return ()
+        """Adapters; the one speculative mode of the lane drafts without a model."""
+        return attached.adapters(request)
 
     def launch(self, request: LaunchRequest) -> LaunchPlan:
         """One process: vLLM starts a worker a GPU itself (vllm_backend README.md)."""
@@ -102,6 +109,9 @@ class VllmLane:
                     "model": f"{request.artefact_dir}/checkpoint",
                     **engine_args(lane_request)[0],
                 },
-                "multi_lora": {a.name: a.source for a in lora.adapters} if lora else {},
+                "multi_lora": {
+                    a.name: attached.adapter_path(a, request.artefact_dir)
+                    for a in (lora.adapters if lora else ())
+                },
             },
         )
