@@ -55,19 +55,22 @@ MOMENTS = (0.1, 0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 
 @pytest.mark.parametrize(
     ("moments", "least"),
-    [((0.1, 0.3, 0.6, 0.8, 0.9), 3), pytest.param(MOMENTS, 6, marks=pytest.mark.full)],
-    ids=["five", "ten"],
+    [((0.15, 0.4, 0.6), 2), pytest.param(MOMENTS, 6, marks=pytest.mark.full)],
+    ids=["three", "ten"],
 )
 def test_quantize_killed_at_moments(tmp_path, moments, least):
     path = write_spec(tmp_path, spec_data())
     argv = ("quantize", "-f", str(path), "--out", str(tmp_path / "out"), "--no-evaluate")
-    assert start(*argv).wait(120) == 0
-    assert accepted(path)
-    # The first run reads cold files: the length of a run is taken from a second one.
-    (tmp_path / "out/checkpoints").rename(tmp_path / "done-first")
     started = time.monotonic()
     assert start(*argv).wait(120) == 0
     whole = time.monotonic() - started
+    assert accepted(path)
+    if len(moments) > 3:
+        # The first run reads cold files: the late moments need the length of a second one.
+        (tmp_path / "out/checkpoints").rename(tmp_path / "done-first")
+        started = time.monotonic()
+        assert start(*argv).wait(120) == 0
+        whole = time.monotonic() - started
     checkpoints = tmp_path / "out/checkpoints"
     killed = 0
     for i, share in enumerate(moments):
@@ -89,7 +92,8 @@ def test_quantize_killed_at_moments(tmp_path, moments, least):
     assert [p.name for p in checkpoints.iterdir() if p.name.startswith(".")] == []
 
 
-def test_render_killed_at_ten_moments(tmp_path, monkeypatch, quantized):
+@pytest.mark.parametrize("moments", [4, pytest.param(10, marks=pytest.mark.full)])
+def test_render_killed_at_moments(tmp_path, moments, quantized):
     """Deterministic: the process ends at the n-th file operation of publishing."""
     job = quantized("fp8")
     build(job, allow_plan=True)
@@ -130,7 +134,7 @@ print(count)
     assert total >= 10
     from engineroom.runner import manifest
 
-    for n in sorted({1 + i * (total - 1) // 9 for i in range(10)}):
+    for n in sorted({1 + i * (total - 1) // (moments - 1) for i in range(moments)}):
         for folder in (out / "repositories").iterdir():
             folder.rename(tmp_path / f"done-{n}-{folder.name}")
         assert run(n).returncode == 137

@@ -105,7 +105,11 @@ def _wait_for_children(process: subprocess.Popen[str]) -> set[int]:
 @pytest.mark.server
 @pytest.mark.parametrize(
     ("numbers", "code"),
-    [([signal.SIGTERM], 0), ([signal.SIGINT], 0), ([signal.SIGHUP], 129), ([signal.SIGINT, signal.SIGINT], 0)],
+    [
+        ([signal.SIGTERM], 0), ([signal.SIGINT, signal.SIGINT], 0),
+        pytest.param([signal.SIGINT], 0, marks=pytest.mark.full),
+        pytest.param([signal.SIGHUP], 129, marks=pytest.mark.full),
+    ],
 )  # fmt: skip
 def test_serve_stops_the_server(quantized, numbers, code):
     process = serving(quantized("fp8"))

@@ -31,6 +31,18 @@ def job(quantized, tmp_path_factory):
     return open_job(folder / "engineroom.yaml", out=folder / "out")
 
 
+CONFIG = {
+    "version": "1.2.1",
+    "pretrained_config": {
+        "mapping": {"tp_size": 1, "pp_size": 1},
+        "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"},
+    },
+    "build_config": {
+        "max_batch_size": 8, "max_num_tokens": 8192, "max_seq_len": 1024, "max_beam_width": 1,
+    },
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def engine(job, tmp_path_factory):
     """The engine of a test double named trtllm-build, which writes down how it was called."""
@@ -39,7 +51,7 @@ def engine(job, tmp_path_factory):
     tool.write_text(
         '#!/bin/sh\nprintf "%s\\n" "$@" > "$PWD/argv"\nwhile [ $# -gt 0 ]; do\n'
         '  [ "$1" = --output_dir ] && o="$2"\n  shift\ndone\n'
-        'echo "{}" > "$o/config.json"; echo e > "$o/rank0.engine"\n'
+        f"echo '{json.dumps(CONFIG)}' > \"$o/config.json\"; echo e > \"$o/rank0.engine\"\n"
     )
     tool.chmod(0o755)
     before = os.environ["PATH"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import stat
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from engineroom.pipeline import build, deploy, open_job
 from engineroom.pipeline.build import PLAN
 from engineroom.runner import files, manifest
 from tests.conftest import TINY, run_cli, spec_data, write_spec
+from tests.doubles import trtllm_build
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.xdist_group("up")]
 STAGES = ["check", "plan", "quantize", "build", "render", "serve", "generate", "deploy"]
@@ -139,11 +139,10 @@ def test_deploy_of_the_llmapi_lane_alone(chain):
 def test_tool_on_path_is_run_and_its_engine_published(chain, tmp_path, monkeypatch):
     """A test double named trtllm-build: what is shown is our handling, not TensorRT-LLM."""
     path, out, _ = chain
-    tool(tmp_path, 'mkdir -p "$o"; echo "{}" > "$o/config.json"; echo e > "$o/rank0.engine"')
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", trtllm_build.install(tmp_path)["PATH"])
     results = build(open_job(path, out=out))
     assert [r.kind for r in results] == ["llmapi-package", "engine"]
-    assert (results[1].path / "rank0.engine").read_text() == "e\n"
+    assert (results[1].path / "rank0.engine").read_bytes().startswith(trtllm_build.MARK)
     again = build(open_job(path, out=out))
     assert all(r.reused for r in again)
     monkeypatch.undo()
@@ -152,18 +151,11 @@ def test_tool_on_path_is_run_and_its_engine_published(chain, tmp_path, monkeypat
 def test_failing_tool_is_exit_3_and_leaves_no_engine(tmp_path, chain, monkeypatch):
     path, out, _ = chain
     copy = without_engine(out, tmp_path)
-    tool(tmp_path, "echo 'CUDA error: no such thing' >&2; exit 9")
-    done = run_cli(
-        "build",
-        "-f",
-        str(path),
-        "--out",
-        str(copy),
-        PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
-    )
+    env = trtllm_build.install(tmp_path, mode="fail")
+    done = run_cli("build", "-f", str(path), "--out", str(copy), **env)
     assert done.returncode == 3
     assert "exit code 9" in done.stderr
-    assert "no such thing" in done.stderr
+    assert "no kernel image" in done.stderr
     assert list(copy.glob("artifacts/*/engine/1.2.1/h100-sxm/1x1/[!.]*")) == []
 
 
@@ -187,10 +179,3 @@ def without_engine(out: Path, folder: Path) -> Path:
     for engine in copy.glob("artifacts/*/engine/1.2.1/h100-sxm/1x1/*"):
         engine.rename(folder / "was")
     return copy
-
-
-def tool(folder: Path, body: str) -> None:
-    script = folder / "trtllm-build"
-    find = 'while [ $# -gt 0 ]; do [ "$1" = --output_dir ] && o="$2"; shift; done'
-    script.write_text(f"#!/bin/sh\n{find}\n{body}\n")
-    script.chmod(script.stat().st_mode | stat.S_IXUSR)

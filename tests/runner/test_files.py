@@ -57,7 +57,7 @@ def break_listing(root):
 
 def break_version(root):
     path = root / "manifest.json"
-    path.write_text(path.read_text().replace('"schema_version": 1', '"schema_version": 9'))
+    path.write_text(path.read_text().replace('"schema_version": 2', '"schema_version": 9'))
 
 
 def break_gone(root):

@@ -69,6 +69,9 @@ def _reporter() -> Any:
         def progress(self, phase: str, done: int, total: int) -> None:
             self._line(phase=phase, done=done, total=total)
 
+        def line(self, text: str) -> None:
+            self._line(output=text)
+
     class TextReporter(Reporter):
         """Lines, and a bar that is redrawn in place on a terminal."""
 
@@ -102,4 +105,15 @@ def _reporter() -> Any:
             typer.echo(text, nl=False, err=True)
             sys.stderr.flush()
 
+        def line(self, text: str) -> None:
+            self._end()
+            # A tool's escape sequences and carriage returns are its own terminal's affair.
+            shown = "".join(c if c.isprintable() or c == "\t" else " " for c in text)
+            typer.echo(f"  | {shown}", err=True)
+
     return JsonReporter() if state.log_format is LogFormat.JSON else TextReporter()
+
+
+def reporter() -> Any:
+    """Progress to stderr for a verb that needs no spec."""
+    return _reporter()

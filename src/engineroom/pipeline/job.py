@@ -14,6 +14,7 @@ from engineroom.catalog.load import in_range
 from engineroom.errors import FindingsError, SpecError, UsageError, Where
 from engineroom.lanes import LANES, Lane, LaneRequest
 from engineroom.runner import model_source
+from engineroom.runner.verified import Verified
 from engineroom.spec import LoadedSpec, Target, load_spec
 from engineroom.types import Finding, GpuSku, ModelShape, StackRelease
 
@@ -29,6 +30,9 @@ class Reporter:
 
     def answer(self, text: str) -> None:
         """A piece of a streamed answer."""
+
+    def line(self, text: str) -> None:
+        """A line of a tool's output as it comes; its log has all of them."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,16 @@ class Job:
         if problems:
             raise SpecError(problems)
         return tuple(resolved)
+
+    @property
+    def own_files(self) -> Path:
+        """Folder of the workspace for locks and digests; no artefact, and safe to remove."""
+        return self.out / ".engineroom"
+
+    @cached_property
+    def verified(self) -> Verified:
+        """Digests of files that were verified before; a verb that may write saves it at its end."""
+        return Verified(self.own_files / "verified.json")
 
     @cached_property
     def local_model(self) -> Path | None:

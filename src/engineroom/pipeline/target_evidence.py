@@ -16,8 +16,9 @@ from engineroom.pipeline import adapters
 from engineroom.pipeline.job import Job, ResolvedTarget
 from engineroom.reading import Evidence
 from engineroom.runner import evidence_files, files
+from engineroom.types.layout import trtllm_folder
 
-_SPEC_KEYS = {
+SPEC_KEYS = {
     "spec.weights": "precision.weights",
     "spec.kv_cache": "precision.kv_cache",
     "spec.group_size": "precision.group_size",
@@ -49,7 +50,7 @@ def contexts(job: Job, *, artefacts: bool) -> Iterator[Context]:
     read: dict[Path, tuple[Evidence, Mapping[str, str]]] = {}
     own = _typed(model.parts, model.files)
     for item in job.targets:
-        target = _typed(_target_parts(job, item), {})
+        target = _typed(target_parts(job, item), {})
         yield _context(job, item, own, target, model.files)
         for _, folder in adapters.folders(job):
             config = folder / adapters.CONFIG
@@ -76,8 +77,9 @@ def _made(job: Job, item: ResolvedTarget) -> Iterator[tuple[Path, tuple[str, ...
     for path in sorted((job.out / "checkpoints").glob(pattern)):
         if (path / "hf/config.json").is_file():
             yield path / "hf", _MODEL_PARTS
-        if target.lane is LaneName.ENGINE and (path / "trtllm/config.json").is_file():
-            yield path / "trtllm", ("checkpoint_config",)
+        layout = path / trtllm_folder(target.tensor_parallel, target.pipeline_parallel)
+        if target.lane is LaneName.ENGINE and (layout / "config.json").is_file():
+            yield layout, ("checkpoint_config",)
     base = job.out.joinpath(
         "artifacts", job.loaded.spec.name, str(target.lane), item.stack.runtime_version, item.sku.id,
         f"{target.tensor_parallel}x{target.pipeline_parallel}",
@@ -86,7 +88,7 @@ def _made(job: Job, item: ResolvedTarget) -> Iterator[tuple[Path, tuple[str, ...
         yield path.parent, ("engine_config",)
 
 
-def _target_parts(job: Job, item: ResolvedTarget) -> dict[str, Any]:
+def target_parts(job: Job, item: ResolvedTarget) -> dict[str, Any]:
     precision, target, stack = job.loaded.spec.precision, item.target, item.stack
     recipe = job.catalog.weight_recipes.get(precision.recipe or str(precision.weights))
     groups = recipe.group_size if recipe else None
@@ -140,7 +142,7 @@ def _context(
     job: Job, item: ResolvedTarget, own: Evidence, target: Evidence, files: Mapping[str, str]
 ) -> Context:
     """What a folder says, with what a target wishes."""
-    keys = {**_SPEC_KEYS} | {f"spec.{k}": f"targets[{item.index}].{k}" for k in _TARGET_KEYS}
+    keys = {**SPEC_KEYS} | {f"spec.{k}": f"targets[{item.index}].{k}" for k in _TARGET_KEYS}
     keys |= {"gpu": f"targets[{item.index}].sku", "stack": f"targets[{item.index}].stack"}
     wishes = {name: getattr(target, name) for name in target.model_fields_set}
     return Context(own.model_copy(update=wishes), job.catalog, files, keys, item.target.id)

@@ -16,7 +16,7 @@ from engineroom.pipeline.deploy import deploy
 from engineroom.pipeline.generate import Generated, generate
 from engineroom.pipeline.job import Job, ResolvedTarget
 from engineroom.pipeline.plan import plan
-from engineroom.pipeline.quantize import Checkpoint, quantize
+from engineroom.pipeline.quantize import Checkpoint, find, quantize
 from engineroom.pipeline.render import Repository, folder, render
 from engineroom.pipeline.serve import serve
 from engineroom.runner import chat, files
@@ -227,7 +227,7 @@ def _serve(
             job.reporter.note(
                 f"{lane}: ready after {serving.ready_seconds:.1f} s, asking: {question}"
             )
-            tokenizer = _tokenizer_folder(job, serving.repository)
+            tokenizer = _tokenizer_folder(job)
             answer = generate(
                 serving.server.endpoints.url,
                 question,
@@ -248,9 +248,9 @@ def _serve(
         )
 
 
-def _tokenizer_folder(job: Job, repository: Repository) -> Path | None:
+def _tokenizer_folder(job: Job) -> Path | None:
     """The checkpoint's folder, when it has a chat template to wrap the question in."""
-    checkpoint = job.out / str(repository.artefact.manifest["checkpoint"]["path"]) / "hf"
+    checkpoint = find(job).path / "hf"
     return checkpoint if chat.template_of(checkpoint) else None
 
 

@@ -7,12 +7,16 @@ before that leaves a `.partial` directory, which nothing reads.
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
 import shutil
+import socket
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +41,14 @@ def sha256_json(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def tree_digests(root: Path, exclude: Iterable[str] = ()) -> dict[str, str]:
-    """sha256 of every file below `root`, by POSIX path relative to it, sorted."""
+def tree_digests(
+    root: Path, exclude: Iterable[str] = (), *, sha256: Callable[[Path], str] = sha256_file
+) -> dict[str, str]:
+    """sha256 of every file below `root`, by POSIX path relative to it, sorted.
+
+    Args:
+        sha256: digest of one file; by default all its bytes are read.
+    """
     skip = set(exclude)
     digests = {}
     for path in sorted(root.rglob("*")):
@@ -46,7 +56,7 @@ def tree_digests(root: Path, exclude: Iterable[str] = ()) -> dict[str, str]:
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             digests[name] = "not a regular file"
         elif path.is_file() and name not in skip:
-            digests[name] = sha256_file(path)
+            digests[name] = sha256(path)
     return digests
 
 
@@ -104,44 +114,83 @@ def dump_yaml(value: Any) -> str:
 
 
 @contextlib.contextmanager
-def staged(final: Path) -> Iterator[Path]:
+def staged(final: Path, *, alone: bool = False) -> Iterator[Path]:
     """A temporary directory beside `final`; renamed to it when the block ends well.
 
-    An existing `final` is replaced; it is moved aside first, so there is no moment with a mixture.
+    An existing `final` is replaced; it is moved aside first, so there is no moment with a mixture. Of
+    two that end at the same time the later one stays; each is whole.
+
+    Args:
+        alone: the caller holds a lock on `final`, so whatever others left beside it is of dead runs,
+            on this machine or another.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(final)
-    partial = final.parent / f".{final.name}.partial-{os.getpid()}"
-    shutil.rmtree(partial, ignore_errors=True)
+    _sweep(final, alone)
+    partial = _beside(final, "partial")
     partial.mkdir()
     try:
         yield partial
-        _readable(partial)
-        old = final.parent / f".{final.name}.old-{os.getpid()}"
-        if final.exists():
-            os.replace(final, old)  # noqa: PTH105
-        os.replace(partial, final)  # noqa: PTH105
-        shutil.rmtree(old, ignore_errors=True)
+        make_readable(partial)
+        _publish(partial, final)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _readable(root: Path) -> None:
+def _beside(final: Path, kind: str) -> Path:
+    """A new hidden name that says whose it is; no two calls get the same one."""
+    return final.parent / f".{final.name}.{kind}-{os.getpid()}-{_here()}-{uuid.uuid4().hex[:8]}"
+
+
+@cache
+def _here() -> str:
+    """Where process ids mean what they mean to us: this host, this namespace of processes."""
+    with contextlib.suppress(OSError):
+        return hashlib.sha256(
+            f"{socket.gethostname()} {Path('/proc/self/ns/pid').readlink()}".encode()
+        ).hexdigest()[:8]
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+
+
+def _publish(partial: Path, final: Path) -> None:
+    for attempt in range(100):
+        old = _beside(final, "old")
+        try:
+            if final.exists():
+                os.replace(final, old)  # noqa: PTH105
+            os.replace(partial, final)  # noqa: PTH105
+        except OSError:
+            if old.is_dir():
+                with contextlib.suppress(OSError):
+                    os.replace(old, final)  # noqa: PTH105
+            # Another process published or moved `final` between our two steps; it may be free now.
+            if not partial.is_dir() or attempt == 99:
+                raise
+        else:
+            return
+        finally:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def make_readable(root: Path) -> None:
     """safetensors writes 0600; a pod runs as another user and must read what we publish."""
     if os.name == "posix":
         for path in root.rglob("*"):
-            if path.is_file() and path.stat().st_nlink == 1:
-                path.chmod(path.stat().st_mode | 0o644)
+            if path.is_file():
+                mode = path.stat().st_mode
+                if mode & 0o444 != 0o444 and path.stat().st_nlink == 1:
+                    path.chmod(mode | 0o644)
 
 
-def _sweep(final: Path) -> None:
+def _sweep(final: Path, alone: bool) -> None:
     """Remove what killed runs left of this artefact; a live process's directory stays."""
     if os.name != "posix":
         return
     for kind in ("partial", "old"):
-        for path in final.parent.glob(f".{final.name}.{kind}-*"):
-            pid = path.name.rsplit("-", 1)[1]
-            if pid.isdigit() and not _alive(int(pid)):
+        for path in final.parent.glob(f".{glob.escape(final.name)}.{kind}-*"):
+            pid, _, rest = path.name.rpartition(f".{kind}-")[2].partition("-")
+            ours = not rest or rest.startswith(f"{_here()}-")  # short names: older engineroom
+            dead = ours and pid.isdigit() and not _alive(int(pid))
+            if dead or (alone and rest):
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -150,7 +199,7 @@ def _alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
+    except (PermissionError, OverflowError):
         return True
     return True
 
@@ -191,3 +240,26 @@ def read_json(path: Path) -> Any:
 def digest_of(files: Mapping[str, str]) -> str:
     """One digest over a listing of file digests."""
     return sha256_json(dict(files))
+
+
+def owner_lives(path: Path) -> bool | None:
+    """Of a hidden folder that `staged` made: whether its process is alive.
+
+    Returns:
+        None: it is no such folder, or of another machine, whose processes are not known here.
+    """
+    for kind in ("partial", "old"):
+        before, found, tail = path.name.rpartition(f".{kind}-")
+        pid, _, rest = tail.partition("-")
+        if before.startswith(".") and found and pid.isdecimal():
+            if rest and not rest.startswith(f"{_here()}-"):
+                return None
+            return _alive(int(pid))
+    return None
+
+
+def remove_tree(final: Path) -> None:
+    """Remove a published folder: one rename takes it out of sight, so no half of it looks whole."""
+    aside = _beside(final, "old")
+    os.replace(final, aside)  # noqa: PTH105
+    shutil.rmtree(aside)

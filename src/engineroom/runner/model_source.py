@@ -9,6 +9,7 @@ from typing import Any
 
 from engineroom.errors import MissingError, UsageError, Where
 from engineroom.runner import files, tensor_files
+from engineroom.runner.verified import Verified
 from engineroom.spec.model import Model
 from engineroom.types import ModelShape
 
@@ -77,14 +78,21 @@ def local_folder(model: Model, spec_dir: Path, *, download: bool) -> Path | None
             where=where,
             hint="pip install 'engineroom[quantize]'",
         )
+    patterns = [*_WANTED, *(["*.py"] if model.trust_remote_code else [])]
+    return _snapshot(model.source, model.revision, patterns, where, download=download)
+
+
+def _snapshot(
+    source: str, revision: str | None, patterns: list[str] | None, where: Where, *, download: bool
+) -> Path | None:
     from huggingface_hub import snapshot_download
 
     try:
         return Path(
             snapshot_download(
-                model.source,
-                revision=model.revision,
-                allow_patterns=[*_WANTED, *(["*.py"] if model.trust_remote_code else [])],
+                source,
+                revision=revision,
+                allow_patterns=patterns,
                 local_files_only=not download,
             )
         )
@@ -92,10 +100,42 @@ def local_folder(model: Model, spec_dir: Path, *, download: bool) -> Path | None
         if not download:
             return None
         raise UsageError(
-            f"cannot fetch `{model.source}`: {type(error).__name__}: {str(error).splitlines()[0]}",
+            f"cannot fetch `{source}`: {type(error).__name__}: {str(error).splitlines()[0]}",
             where=where,
             hint="check the id, the network and HF_TOKEN, or name a local folder",
         ) from None
+
+
+def companion_folder(source: str, spec_dir: Path, key: str) -> Path:
+    """The folder of what goes with a model (an adapter, a draft model) on this machine.
+
+    Nothing is fetched: a hub id counts when it is in the local hub cache.
+
+    Args:
+        key: key of the spec that names it.
+
+    Raises:
+        UsageError: neither a folder nor a hub id that is here; names the key.
+    """
+    where = Where(key=key)
+    path = user_path(source, spec_dir, where)
+    if path.is_dir():
+        return path
+    if path.exists() or not looks_like_hub_id(source):
+        raise UsageError(
+            f"`{source}` is neither a folder nor a hub id",
+            where=where,
+            hint="relative paths are relative to the spec file",
+        )
+    if importlib.util.find_spec("huggingface_hub") is not None:
+        found = _snapshot(source, None, None, where, download=False)
+        if found is not None:
+            return found
+    raise UsageError(
+        f"`{source}` is not on this machine, and `build` fetches nothing",
+        where=where,
+        hint=f"run `hf download {source}`, or name a local folder",
+    )
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -177,10 +217,15 @@ def _header(path: Path) -> dict[str, tuple[int, ...]]:
     return {t["name"]: tuple(t["shape"]) for t in tensor_files.listing(path)}
 
 
-def source_digest(folder: Path) -> str:
-    """One digest over the files that make up the model."""
+def source_digest(folder: Path, verified: Verified | None = None) -> str:
+    """One digest over the files that make up the model.
+
+    Args:
+        verified: digests of files that have not changed since are taken from it.
+    """
+    sha256 = files.sha256_file if verified is None else verified.sha256
     listing = {
-        path.name: files.sha256_file(path)
+        path.name: sha256(path)
         for pattern in (*_WANTED, "*.py")
         for path in sorted(folder.glob(pattern))
         if path.is_file()

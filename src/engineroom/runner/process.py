@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,15 @@ _ERRORS: dict[str, type[EngineroomError]] = {
 }
 
 
+# Looked up now: between fork and exec, a lock that another thread held would never be released.
+_PRCTL: Any = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+_PR_SET_PDEATHSIG = 1
+
+
 def die_with_parent() -> None:
     """In a child, before exec: the kernel sends it TERM when this process dies (Linux only)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))  # PR_SET_PDEATHSIG
+    if _PRCTL is not None:
+        _PRCTL(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
 
 
 def run_module(
@@ -126,22 +131,14 @@ def describe_exit(code: int) -> str:
             "not the GPU"
         )
     if code < 0:
-        return f"ended by signal {-code}"
+        return f"ended by signal {-code}{_signal_name(-code)}"
+    if 128 < code < 128 + 65:
+        return f"ended with exit code {code}{_signal_name(code - 128)}"
     return f"ended with exit code {code}"
 
 
-def run_tool(argv: Sequence[str], *, cwd: Path, log: Path) -> None:
-    """Run an external tool, its output in `log`.
-
-    Raises:
-        ExternalToolError: it ended with a code other than 0.
-    """
-    with log.open("wb") as sink:
-        try:
-            code = subprocess.run(
-                list(argv), cwd=cwd, stdout=sink, stderr=sink, check=False
-            ).returncode
-        except OSError as error:
-            raise ExternalToolError(f"`{argv[0]}` cannot be started: {error.strerror}") from None
-    if code != 0:
-        raise ExternalToolError(f"`{argv[0]}` {describe_exit(code)}{_tail(log)}")
+def _signal_name(number: int) -> str:
+    try:
+        return f" ({signal.Signals(number).name})"
+    except ValueError:
+        return ""

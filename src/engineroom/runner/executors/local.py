@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 
-from engineroom.runner import process
+from engineroom.errors import MissingError
+from engineroom.runner.executors.attempts import run_attempts
 from engineroom.runner.executors.base import StepRun
+from engineroom.runner.executors.gpus import require_sku
+from engineroom.runner.tool import GRACE_SECONDS
 from engineroom.types import Step
 
 
+@dataclass(frozen=True)
 class LocalExecutor:
-    """Tools on PATH."""
+    """Tools on PATH.
+
+    Attributes:
+        retries: times that a step is started again when somebody else ended it with SIGTERM, as
+            batch systems and spot machines do before they take the machine away.
+        grace: seconds between SIGTERM and SIGKILL when a step is stopped.
+    """
+
+    retries: int = 2
+    grace: float = GRACE_SECONDS
 
     name = "local"
 
@@ -18,5 +32,12 @@ class LocalExecutor:
         return step.argv[0] if step.argv and shutil.which(step.argv[0]) is None else None
 
     def run(self, run: StepRun) -> None:
-        run.log.parent.mkdir(parents=True, exist_ok=True)
-        process.run_tool(run.step.argv_into(str(run.output)), cwd=run.workspace, log=run.log)
+        if (absent := self.missing(run.step)) is not None:
+            raise MissingError(
+                f"`{absent}` is not on PATH",
+                hint=f"run inside {run.step.image or 'the container of the stack'}, or use "
+                "--executor docker",
+            )
+        require_sku(run)
+        argv = run.step.argv_into(str(run.output))
+        run_attempts(run, lambda attempt: argv, retries=self.retries, grace=self.grace)

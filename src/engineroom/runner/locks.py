@@ -1,0 +1,133 @@
+"""One at a time: locks between processes, and between threads of one.
+
+A lock is `flock` on a small file. The kernel holds it for the open file, so it is gone when its holder
+is, however that ended; nothing is ever left to clean up by hand. The tools that a holder starts do not
+inherit it.
+
+On NFS, Linux makes byte-range locks of `flock`, which hold between hosts when the server's locking works
+(NFSv4, or lockd) and within one host only when mounted with `nolock` or `local_lock` (flock(2), nfs(5)).
+Where the file system has no locks at all, the work is done without: two builders may then do the same
+work twice, and each still publishes whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+_POLL = 0.2
+_EVERY = 60.0
+"""Seconds between two words about the same wait."""
+_UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+
+
+class Stopped(Exception):
+    """The wait was given up because `stop` was set."""
+
+
+@contextlib.contextmanager
+def exclusive(
+    path: Path,
+    on_wait: Callable[[str], None],
+    *,
+    stop: threading.Event | None = None,
+) -> Iterator[bool]:
+    """Hold the lock of `path` in this block; yields False where the file system has no locks.
+
+    Args:
+        path: the lock file, made when it is not there. It stays, with the last holder's name inside.
+        on_wait: gets a clause about who holds it: once, then every minute.
+        stop: set from another thread to give up.
+
+    Raises:
+        Stopped: `stop` was set. OSError: the file cannot be made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = _acquire(path, on_wait, stop)
+    try:
+        yield handle is not None
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _acquire(
+    path: Path, on_wait: Callable[[str], None], stop: threading.Event | None
+) -> int | None:
+    said: float | None = None
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+        try:
+            taken = _try(handle)
+            if taken is None:
+                os.close(handle)
+                return None
+            # Whoever tidies up may have removed the file between open and lock.
+            if taken and _same_file(handle, path):
+                _sign(handle)
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+        if taken:
+            continue
+        now = time.monotonic()
+        if said is None or now - said >= _EVERY:
+            on_wait(holder(path))
+            said = now
+        if stop is not None and stop.is_set():
+            raise Stopped
+        time.sleep(_POLL)
+
+
+def _try(handle: int) -> bool | None:
+    """True: locked now; False: somebody else has it; None: there are no locks here."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno in _UNSUPPORTED:
+            return None
+        raise
+    return True
+
+
+def _same_file(handle: int, path: Path) -> bool:
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return False
+    here = os.fstat(handle)
+    return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _sign(handle: int) -> None:
+    """Say in the file who holds it; only people read it."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    text = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now})
+    with contextlib.suppress(OSError):
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, text.encode(), 0)
+
+
+def holder(path: Path) -> str:
+    """Who holds a lock, as far as its file says: ``process 12 on gpu-3, since 2026-11-30T04:00:00Z``."""
+    try:
+        facts: Any = json.loads(path.read_text(encoding="utf-8")[:1000])
+        return f"process {facts['pid']} on {facts['host']}, since {facts['since']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"
