@@ -175,6 +175,7 @@ class PretrainedConfig(Excerpt):
     architecture: Text | None = None
     dtype: Text | None = None
     mapping: Mapping_ | None = None
+    quantization: Quantization | None = None
 
 
 class EngineConfig(Excerpt):

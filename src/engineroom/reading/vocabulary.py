@@ -13,6 +13,7 @@ from pydantic import Field
 
 from engineroom.names import Stage
 from engineroom.reading import facts, files
+from engineroom.reading.artefact import ArtefactFacts
 from engineroom.reading.base import Count, Fact, ReleaseText, Size, Text
 
 Argv = Annotated[tuple[Text, ...], Field(max_length=10_000)]
@@ -43,6 +44,7 @@ class Evidence(Fact):
     engine_config: files.EngineConfig | None = None
     engine: facts.EngineFacts | None = None
     adapter_config: files.AdapterConfig | None = None
+    artefact: ArtefactFacts | None = None
     # machines
     gpu: facts.Gpu | None = None
     memory: facts.Memory | None = None
