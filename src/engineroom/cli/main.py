@@ -13,6 +13,7 @@ import typer
 
 from engineroom import __version__
 from engineroom.cli import (
+    artifacts,
     build,
     check,
     deploy,
@@ -22,12 +23,14 @@ from engineroom.cli import (
     init,
     lint,
     matrix,
+    migrate,
     plan,
     quantize,
     render,
     schema,
     serve,
     up,
+    upgrade,
 )
 from engineroom.cli.options import LogFormat, state
 from engineroom.errors import EngineroomError, UsageError, Where
@@ -79,10 +82,13 @@ for module in (
     generate,
     deploy,
     up,
+    upgrade,
+    migrate,
 ):
     app.command(module.__name__.rsplit(".", 1)[1])(module.command)
 app.command("explain-log")(explain_log.command)
 app.add_typer(matrix.app, name="matrix")
+app.add_typer(artifacts.app, name="artifacts")
 
 
 class _Signalled(BaseException):

@@ -18,12 +18,14 @@ def command(
     fmt: Format = OutputFormat.TABLE,
     catalog: CatalogDir = None,
 ) -> None:
-    """Memory of every target: weights, KV cache, and the sequences that fit."""
+    """Memory of every target, and which lane to use: is an engine build worth its complexity here."""
+    from engineroom.cli.advice_text import advice_lines
     from engineroom.cli.console import job_for, show
-    from engineroom.pipeline import plan
+    from engineroom.pipeline import advise, plan
 
     job = job_for(file, catalog)
     plans = plan(job, target)
+    advice = advise(job, target)
     mib = 1024 * 1024
     rows = []
     for p in plans:
@@ -49,6 +51,7 @@ def command(
         "run_id": job.run_id,
         "catalog_digest": job.catalog.digest,
         "plans": [p.as_dict() for p in plans],
+        "advice": [a.as_dict() for a in advice],
     }
     show(fmt, data, columns, rows)
     if fmt is OutputFormat.TABLE:
@@ -56,3 +59,5 @@ def command(
 
         for text in dict.fromkeys(a for p in plans for a in p.assumptions):
             echo(f"assumed: {text}")
+        for line in advice_lines(advice):
+            echo(line)

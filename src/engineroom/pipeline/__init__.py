@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from engineroom.pipeline.advice import advise
     from engineroom.pipeline.build import build
     from engineroom.pipeline.check import check
     from engineroom.pipeline.deploy import deploy
@@ -23,16 +24,19 @@ if TYPE_CHECKING:
     from engineroom.pipeline.generate import generate
     from engineroom.pipeline.job import Job, Reporter, open_job
     from engineroom.pipeline.lint import LintReport, lint, lint_topics
+    from engineroom.pipeline.migrate import migrate
     from engineroom.pipeline.plan import plan
     from engineroom.pipeline.quantize import quantize
     from engineroom.pipeline.render import render
     from engineroom.pipeline.serve import serve
     from engineroom.pipeline.up import up
+    from engineroom.pipeline.upgrade import upgrade
 
 __all__ = [
     "Job",
     "LintReport",
     "Reporter",
+    "advise",
     "build",
     "check",
     "deploy",
@@ -41,15 +45,18 @@ __all__ = [
     "generate",
     "lint",
     "lint_topics",
+    "migrate",
     "open_job",
     "plan",
     "quantize",
     "render",
     "serve",
     "up",
+    "upgrade",
 ]
 
 _OTHERS = {
+    "advise": "advice",
     "Job": "job",
     "Reporter": "job",
     "open_job": "job",

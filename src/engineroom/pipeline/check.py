@@ -42,7 +42,7 @@ def check(job: Job, *, artefacts: bool = True) -> list[Finding]:
             model=job.shape,
             catalog=job.catalog,
             adapters=adapter_facts,
-            tokenizer_json=_has_tokenizer_json(job),
+            tokenizer_json=has_tokenizer_json(job),
         )
         findings += check_target(context)
         findings += item.lane.findings(job.loaded.spec, item.target, item.sku, item.stack)
@@ -76,7 +76,7 @@ def _tokenizer_folder(job: Job) -> None:
         )
 
 
-def _has_tokenizer_json(job: Job) -> bool | None:
+def has_tokenizer_json(job: Job) -> bool | None:
     """Whether the tokenizer that will be served has that file; None when no tokenizer is here."""
     name = job.loaded.spec.model.tokenizer
     folder = job.local_model

@@ -17,7 +17,7 @@ from engineroom.planning.support_matrix import Cell, Query, stack_named, support
 from engineroom.spec.model import StackRef
 from engineroom.types import StackRelease
 
-__all__ = ["Cell", "Query", "ReleaseDiff", "diff_releases", "show"]
+__all__ = ["Cell", "Query", "ReleaseDiff", "diff_releases", "diff_stacks", "show"]
 
 _FACTS = (
     "image", "tensorrt_llm", "tensorrt", "torch", "cuda", "python", "toolkit_driver", "min_driver",
@@ -100,6 +100,17 @@ def diff_releases(catalog: Catalog, old: str, new: str, *, trtllm: bool = False)
         UsageError: an unknown release, or text that is no version.
     """
     a, b = (_stack(catalog, name, trtllm) for name in (old, new))
+    return diff_stacks(catalog, a, b, facts=not trtllm)
+
+
+def diff_stacks(
+    catalog: Catalog, a: StackRelease, b: StackRelease, *, facts: bool = True
+) -> ReleaseDiff:
+    """As :func:`diff_releases`, between two stacks that were looked up already.
+
+    Args:
+        facts: compare what the containers carry too; off where a side is a version alone.
+    """
     left, right = catalog.contract(a.tensorrt_llm), catalog.contract(b.tensorrt_llm)
     unknown = [
         f"no contract of TensorRT-LLM {stack.tensorrt_llm}: what it accepts is unknown "
@@ -118,8 +129,8 @@ def diff_releases(catalog: Catalog, old: str, new: str, *, trtllm: bool = False)
         ]
         contracts = diff(left, right, between)
         unknown += contracts.unknown
-    facts = [] if trtllm else _stack_changes(a, b)
-    changes = (*facts, *(contracts.changes if contracts else ()))
+    carried = _stack_changes(a, b) if facts else []
+    changes = (*carried, *(contracts.changes if contracts else ()))
     return ReleaseDiff(
         a,
         b,
