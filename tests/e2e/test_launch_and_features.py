@@ -51,7 +51,7 @@ def engine(job, tmp_path_factory):
     tool.write_text(
         '#!/bin/sh\nprintf "%s\\n" "$@" > "$PWD/argv"\nwhile [ $# -gt 0 ]; do\n'
         '  [ "$1" = --output_dir ] && o="$2"\n  shift\ndone\n'
-        f"echo '{json.dumps(CONFIG)}' > \"$o/config.json\"; echo e > \"$o/rank0.engine\"\n"
+        f'echo \'{json.dumps(CONFIG)}\' > "$o/config.json"; echo e > "$o/rank0.engine"\n'
     )
     tool.chmod(0o755)
     before = os.environ["PATH"]

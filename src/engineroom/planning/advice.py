@@ -247,7 +247,11 @@ def _gain(build: EngineBuild, figures: Sequence[PublishedFigure]) -> list[Note]:
             "format and SKU was found. Measure both with the same load if speed decides"
         )
         return [
-            Note(Reason.GAIN_UNKNOWN, text, "NVIDIA/TensorRT-LLM issue #8564 (asked; no figures in what was read)")
+            Note(
+                Reason.GAIN_UNKNOWN,
+                text,
+                "NVIDIA/TensorRT-LLM issue #8564 (asked; no figures in what was read)",
+            )
         ]
     first, second = pairs[0]
     rows = ", ".join(
