@@ -106,7 +106,8 @@ def _wait_for_children(process: subprocess.Popen[str]) -> set[int]:
 @pytest.mark.parametrize(
     ("numbers", "code"),
     [
-        ([signal.SIGTERM], 0), ([signal.SIGINT, signal.SIGINT], 0),
+        ([signal.SIGTERM], 0),
+        pytest.param([signal.SIGINT, signal.SIGINT], 0, marks=pytest.mark.full),
         pytest.param([signal.SIGINT], 0, marks=pytest.mark.full),
         pytest.param([signal.SIGHUP], 129, marks=pytest.mark.full),
     ],

@@ -31,7 +31,7 @@ def test_only_wanted_outputs_are_requested(engine, plain):
         ({}, []),
         ({"log_probs": True}, ["cum_log_probs", "output_log_probs"]),
         ({"counts": True}, ["num_input_tokens", "num_output_tokens"]),
-        ({"context_logits": True}, ["context_logits"]),
+        ({"generation_logits": True}, ["generation_logits"]),
         ({"n": 2}, ["sequence_index"]),
     ):
         engine.take()

@@ -174,6 +174,7 @@ def check_failures(
     assert sum(failure.stuck for failure in failures) <= each
 
 
+@pytest.mark.full
 def test_a_killed_llmapi_model(kill_servers):
     check(kill_servers("llmapi"), "tensorrt_llm", {"tensorrt_llm": {"llmapi"}}, 3, each=4)
 

@@ -51,8 +51,8 @@ def expected(built, plain):
     [
         pytest.param(lane, v, marks=() if v in ends else pytest.mark.full)
         for lane, versions, ends in (
-            ("engine", ENGINE_VERSIONS, {"0.21.0", "1.2.1"}),
-            ("llmapi", LLMAPI_VERSIONS, {"0.21.0", "1.4.0rc4"}),
+            ("engine", ENGINE_VERSIONS, {"1.2.1"}),
+            ("llmapi", LLMAPI_VERSIONS, {"1.4.0rc4"}),
         )
         for v in versions
     ],
