@@ -150,8 +150,8 @@ def test_a_removed_lock_file_is_no_lock(tmp_path):
     path = tmp_path / "k.lock"
     real = locks._try
 
-    def removing(handle):
-        taken = real(handle)
+    def removing(handle, shared):
+        taken = real(handle, shared)
         if path.exists() and not done:
             done.append(1)
             path.unlink()
