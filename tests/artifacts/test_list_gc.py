@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from engineroom.pipeline import Job
-from engineroom.pipeline.artifacts import OWN_FILES, entries, lock_of, usage
+from engineroom.pipeline.artifacts import OWN_FILES, entries, lock_of
 from engineroom.pipeline.artifacts_gc import collect, plan
+from engineroom.pipeline.artifacts_usage import usage
 from engineroom.runner import files, locks, manifest
 from tests.artifacts.common import aged, engine, made_again, package, repository
 from tests.artifacts.conftest import Run
@@ -202,7 +203,7 @@ def test_what_was_made_for_a_target_that_build_refuses_now_stays(
     made: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made_again(package(made), "b" * 64)
-    monkeypatch.setattr("engineroom.pipeline.artifacts.current_artefact", lambda *a: None)
+    monkeypatch.setattr("engineroom.pipeline.artifacts_usage.current_artefact", lambda *a: None)
     planned = plan(made.out, [made])
     assert planned.items == ()
     assert "cannot be told" in planned.notes[0]
@@ -222,3 +223,81 @@ def test_gc_wants_a_spec_and_one_mind(made: Job, artifacts: Run) -> None:
     assert artifacts("gc", "--out", made.out)[0] == 2  # no engineroom.yaml here
     code, _, err = artifacts("gc", "-f", made.loaded.file, "--out", made.out, "--yes", "--dry-run")
     assert (code, "--yes and --dry-run" in err) == (2, True)
+
+
+@pytest.mark.parametrize("problem", ["damaged", "missing", "newer", "silent", "unlisted"])
+def test_a_repository_that_cannot_be_read_may_be_made_from_anything(
+    made: Job, monkeypatch: pytest.MonkeyPatch, problem: str
+) -> None:
+    source = repository(made.out, engine(made.out))
+    file, words = source / manifest.NAME, "its manifest is unreadable"
+    content = files.read_json(file)
+    if problem == "damaged":
+        file.write_text("{")
+    elif problem == "missing":
+        file.unlink()
+        words = "manifest.json is missing"
+    elif problem == "newer":
+        files.write_json(file, {**content, "schema_version": 3, "engineroom_version": "9.1.0"})
+        words = "made by engineroom 9.1.0, which is newer"
+    elif problem == "silent":
+        files.write_json(file, {**content, "artefact": {}})
+        words = "does not say what it was made from"
+    else:
+        unlistable(monkeypatch, made.out / "repositories")
+        words = "cannot be listed: Permission denied"
+    made_again(package(made), "b" * 64)
+    planned = plan(made.out, [made])
+    assert planned.items == ()
+    [note] = planned.notes
+    assert words in note
+    assert note.startswith("repositories")
+    assert "all artefacts and checkpoints count as used" in note
+
+
+def unlistable(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """As the system answers another user: the tests may run as root, whom nothing is refused."""
+    real = os.scandir
+
+    def scandir(path: str | Path = ".") -> object:
+        if isinstance(path, (str, Path)) and Path(path) == folder:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+
+
+def test_a_folder_that_may_not_be_read_is_shown_and_is_an_error(
+    made: Job, artifacts: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = package(made).relative_to(made.out).as_posix()
+    for folder in (name, "artifacts/tiny/llmapi"):
+        with monkeypatch.context() as patch:
+            unlistable(patch, made.out / folder)
+            _, out, _ = artifacts("list", "--out", made.out, "--format", "json")
+            row = next(r for r in json.loads(out)["artefacts"] if r["name"] == folder)
+            assert row["problem"] == "it cannot be listed: Permission denied"
+            code, out, _ = artifacts("verify", "--out", made.out, "--format", "json")
+            verdicts = {r["name"]: r["verdict"] for r in json.loads(out)["artefacts"]}
+            assert (code, verdicts[folder]) == (1, "error")
+            assert plan(made.out, [made]).items == ()
+
+
+def test_what_old_jobs_left_goes_and_what_new_ones_work_on_stays(made: Job) -> None:
+    jobs = made.out / ".engineroom-jobs"
+    old, new = jobs / "engineroom-build-00", jobs / "engineroom-build-11"
+    probe, staged = jobs / "engineroom-build-00.probe", jobs / ".engineroom-build-00.partial-x1"
+    for folder in (old, new, staged):
+        folder.mkdir(parents=True)
+        (folder / "rank0.engine").write_bytes(b"x" * 100)
+    probe.write_text("probe")
+    for path in (*old.iterdir(), old, *staged.iterdir(), staged, probe, new):
+        os.utime(path, (time.time() - 8 * 86400,) * 2)
+    planned = plan(made.out, [made])  # `new` has a young file in it
+    assert {item.path for item in planned.items} == {old, staged, probe}
+    assert planned.freed_bytes == 205
+    (old / "config.json").write_text("{}")
+    outcome = collect(made.out, planned)
+    assert outcome.pop(old.relative_to(made.out).as_posix()).startswith("kept: ")
+    assert set(outcome.values()) == {"removed"}
+    assert sorted(path.name for path in jobs.iterdir()) == [old.name, new.name]

@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import tarfile
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -387,19 +389,145 @@ def test_a_damaged_one_is_replaced_and_only_what_is_asked_for_comes(
         assert "Traceback" not in err
 
 
+OF_A_BUILD = {
+    "lane": "engine", "stack": {"runtime_version": "1.2.1"}, "sku": {"id": "l4"},
+    "tensor_parallel": 2, "pipeline_parallel": 1,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("kind", "name"),
     [("checkpoint", "checkpoints/fp8-kv_fp8-" + "0" * 12), ("repository", "repositories/any-name"),
      ("engine", "artifacts/x/engine/1.2.1/l4/2x1/" + "0" * 16)],
 )  # fmt: skip
 def test_places(tmp_path: Path, kind: str, name: str) -> None:
-    content = {"kind": kind, "key": "0" * 64}
+    content = {"kind": kind, "key": "0" * 64, **OF_A_BUILD}
     assert place(tmp_path, name, content, "w") == tmp_path / name
     for wrong in (
         {"kind": "something"},
         {"key": f"{'0' * 16}/../../{'0' * 42}"},
         {"key": "0" * 16},
+        {"schema_version": 3},
         {},
     ):
         with pytest.raises(UsageError):
             place(tmp_path, name, {**content, **wrong} if wrong else {}, "w")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"lane": "llmapi"}, {"stack": {"runtime_version": "1.2.0"}}, {"stack": None}, {"sku": {"id": "l40s"}},
+     {"tensor_parallel": 1, "pipeline_parallel": 2}, {"kind": "vllm-package"}],
+    ids=lambda w: next(iter(w)),
+)  # fmt: skip
+def test_an_artefact_is_placed_where_its_facts_belong(
+    tmp_path: Path, wrong: dict[str, Any]
+) -> None:
+    content = {"kind": "engine", "key": "0" * 64, **OF_A_BUILD}
+    name = f"artifacts/any-service/engine/1.2.1/l4/2x1/{'0' * 16}"
+    assert place(tmp_path, name, content, "w") == tmp_path / name
+    with pytest.raises(UsageError, match="no place of a"):
+        place(tmp_path, name, {**content, **wrong}, "w")
+
+
+def sparse(**headers: str) -> tuple[tarfile.TarInfo, bytes]:
+    info, data = regular("config.json")
+    info.pax_headers = {k.replace("_", "."): v for k, v in headers.items()}
+    return info, data
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"GNU_sparse_map": "a,b", "GNU_sparse_size": "9"},
+        {"GNU_sparse_major": "1", "GNU_sparse_minor": "0", "GNU_sparse_realsize": "9"},
+        {"size": "9" * 30},
+    ],
+)
+def test_a_layer_with_bad_extended_headers_is_refused(
+    tmp_path: Path, headers: dict[str, str]
+) -> None:
+    forged(tmp_path / "ws", tmp_path / "lay", entry(sparse(**headers)))
+    with pytest.raises(UsageError):
+        import_(tmp_path / "new", str(tmp_path / "lay"))
+    # The same in the place of a whole layout.
+    info, data = sparse(**headers)
+    with tarfile.open(tmp_path / "lay.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(info, io.BytesIO(data))
+    with pytest.raises(UsageError):
+        import_(tmp_path / "new", str(tmp_path / "lay.tar"))
+
+
+def test_an_sbom_whose_layers_are_no_list(tmp_path: Path) -> None:
+    out, goal = tmp_path / "ws", tmp_path / "lay"
+    engine(out)
+    export(out, chosen(out, ["e" * 8]), str(goal))
+    index = files.read_json(goal / "index.json")
+    row = next(r for r in index["manifests"] if r.get("artifactType") == oci.SBOM)
+    value = files.read_json(goal / "blobs/sha256" / row["digest"][7:])
+    blob = oci.described(oci.json_bytes({**value, "layers": 5}), oci.MANIFEST)
+    (goal / "blobs/sha256" / blob.hex).write_bytes(oci.json_bytes({**value, "layers": 5}))
+    row.update(digest=blob.digest, size=blob.size)
+    files.write_json(goal / "index.json", index)
+    with pytest.raises(UsageError, match="`layers` is no list: 5"):
+        import_(tmp_path / "new", str(goal))
+
+
+@pytest.mark.parametrize("text", ['{"manifests": 5}', "null", "[]", '{"manifests": null}', "{"])
+def test_nothing_is_added_to_an_index_that_is_none(tmp_path: Path, text: str) -> None:
+    goal = tmp_path / "lay"
+    oci_write.FolderSink(goal)
+    (goal / "index.json").write_text(text)
+    with pytest.raises(UsageError, match="no OCI index"):
+        oci_write.FolderSink(goal)
+    assert (goal / "index.json").read_text() == text
+
+
+def test_a_link_that_leads_nowhere_is_not_exported_to(tmp_path: Path) -> None:
+    out = tmp_path / "ws"
+    engine(out)
+    picked = chosen(out, ["e" * 8])
+    for name in ("lay", "x.tar"):
+        (tmp_path / name).symlink_to("not there")
+        with pytest.raises(UsageError) as refused:
+            export(out, picked, str(tmp_path / name))
+        assert refused.value.where is not None
+        assert refused.value.where.file == (tmp_path / name).as_posix()
+        assert (tmp_path / name).readlink() == Path("not there")
+    assert not (tmp_path / "not there").exists()
+
+
+def test_two_exports_into_one_folder_lose_nothing(tmp_path: Path) -> None:
+    """Both have looked at the folder before either ends; and two at once write one blob in turns."""
+    goal = tmp_path / "lay"
+    sinks = [oci_write.FolderSink(goal) for _ in range(2)]
+    rows = []
+    for number, sink in enumerate(sinks):
+        raw = oci.json_bytes({"number": number})
+        rows.append(
+            oci_write.put_bytes(sink, raw, oci.MANIFEST, annotations={oci.REF_NAME: str(number)})
+        )
+    for sink, row in zip(sinks, rows):
+        sink.finish([row])
+    assert [r["digest"] for r in files.read_json(goal / "index.json")["manifests"]] == [
+        row.digest for row in rows
+    ]
+
+    data, inside, most = b"x" * 1000, [], []
+
+    def chunks() -> list[bytes]:
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.1)
+        inside.pop()
+        return [data]
+
+    blob = oci.described(data, oci.LAYER)
+    threads = [threading.Thread(target=sink.put, args=(blob, chunks)) for sink in sinks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(5)
+    assert most == [1]  # the second found it there
+    assert sum(sink.written for sink in sinks) == 3
+    assert {p.name for p in goal.iterdir()} == {"blobs", "index.json", "oci-layout"}

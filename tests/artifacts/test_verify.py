@@ -70,7 +70,7 @@ def unsigned(path: Path) -> None:
         (changed, "checkpoint/model.safetensors: the file differs"),
         (missing, "llm_args.yaml: a file of the artefact is missing"),
         (added, "notes.txt: a file that the manifest does not list"),
-        (linked, "llm_args.yaml: the file differs"),
+        (linked, "llm_args.yaml: not a regular file"),
         (edited, "its seal does not match"),
         (truncated, "manifest is unreadable"),
         (unsigned, "manifest.json is missing"),

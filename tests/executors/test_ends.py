@@ -238,3 +238,26 @@ def test_the_other_executors_build_the_same_engine(work, name):
     assert content["image_digest"] == ("sha256:" + "a" * 64 if name == "docker" else None)
     assert build(made.job(), ENGINE)[0].reused
     assert made.starts == 1
+
+
+@pytest.mark.parametrize(
+    ("link", "words"), [("rank0.engine", "of its own, but a link"), ("extra", "not a regular file")]
+)
+def test_links_in_an_output_are_not_published(work, link, words):
+    """Neither in the place of an output nor beside it; what the link leads to keeps its mode."""
+    made = work(mode="incomplete" if link == "rank0.engine" else "success")
+    outside = made.folder / "outside"
+    outside.write_bytes(trtllm_build.MARK)
+    outside.chmod(0o600)
+    script = made.folder / "bin/trtllm-build"
+    script.rename(made.folder / "bin/double")
+    script.write_text(
+        'double=$0; "${double%/*}/double" "$@" || exit\nwhile [ "$1" != --output_dir ]; do shift; done\n'
+        f'ln -s "{outside}" "$2/{link}"\n'
+    )
+    script.write_text("#!/bin/sh\n" + script.read_text())
+    script.chmod(0o755)
+    with pytest.raises(EngineroomError, match=words):
+        build(made.job(), ENGINE)
+    assert published(made.out) == leftovers(made.out) == []
+    assert outside.stat().st_mode & 0o777 == 0o600

@@ -75,7 +75,7 @@ def test_reads_what_bash_runs(text: str, tmp_path: Path) -> None:
         ("show $1", "${1}", ("1",)),
         ("show $UNSET/x", "${UNSET}/x", ("UNSET",)),
         ("read A\nshow $A", "${A}", ("A",)),
-        ("for A in 1 2; do :; done\nshow $A", "${A}", ("A",)),
+        ("for A in $(ls); do :; done\nshow $A", "${A}", ("A",)),
         ("if x; then A=1; else A=2; fi\nshow $A", "${A}", ("A",)),
         ("A=abc\nshow ${A%c}", "${A%c}", ("A%c",)),
         ("A=7\nshow $((A ** 9))", "$((A ** 9))", ("$((A ** 9))",)),

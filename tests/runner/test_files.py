@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from engineroom.errors import UsageError
-from engineroom.runner import files, manifest
+from engineroom.runner import files, manifest, verified
+from engineroom.runner.verified import Verified
 from engineroom.types import RenderedFile
 
 
@@ -163,3 +165,85 @@ def test_link_tree_copies_every_file(tmp_path):
     artefact(tmp_path / "a")
     files.link_tree(tmp_path / "a", tmp_path / "b")
     assert files.tree_digests(tmp_path / "a") == files.tree_digests(tmp_path / "b")
+
+
+@pytest.mark.parametrize("put", [lambda p: p.symlink_to("y.txt"), os.mkfifo])
+def test_links_and_pipes_are_neither_published_nor_loaded(tmp_path, put):
+    def publish():
+        with files.staged(tmp_path / "b") as staging:
+            (staging / "y.txt").write_text("y")
+            put(staging / "odd")
+            manifest.write(staging, "checkpoint", run_id="r", catalog_digest="c", key="k", facts={})
+
+    with pytest.raises(UsageError, match="not a regular file") as caught:
+        publish()
+    assert caught.value.where.file.endswith("/odd")
+    assert list(tmp_path.iterdir()) == []
+    # One that an older engineroom listed, with a seal that fits.
+    artefact(tmp_path / "a")
+    put(tmp_path / "a/odd")
+    content = files.read_json(tmp_path / "a/manifest.json")
+    content["files"]["odd"] = "not a regular file"
+    content["digest"] = files.digest_of(content["files"])
+    content["seal"] = manifest._seal(content)
+    files.write_json(tmp_path / "a/manifest.json", content)
+    for load in (manifest.load, lambda *a: manifest.load_quick(*a, Verified(None))):
+        with pytest.raises(UsageError, match="not a regular file"):
+            load(tmp_path / "a", "checkpoint")
+    assert manifest.reuse(tmp_path / "a", "checkpoint", "k") is None
+
+
+def test_modes_of_what_links_lead_to_are_left_alone(tmp_path):
+    outside = tmp_path / "outside"
+    outside.write_text("x")
+    outside.chmod(0o600)
+    root = tmp_path / "root"
+    (root / "sub").mkdir(parents=True)
+    (root / "link").symlink_to(outside)
+    (root / "dangling").symlink_to("nowhere")
+    os.mkfifo(root / "pipe", 0o600)
+    (root / "sub/own").write_text("x")
+    (root / "sub/own").chmod(0o600)
+    files.make_readable(root)
+    modes = {p.name: p.stat().st_mode & 0o777 for p in (outside, root / "pipe", root / "sub/own")}
+    assert modes == {"outside": 0o600, "pipe": 0o600, "own": 0o644}
+
+
+@pytest.fixture
+def seconds():
+    """Two of them, after which a test that hangs is ended."""
+
+    def hangs(number, frame):
+        raise AssertionError("it hangs")
+
+    before = signal.signal(signal.SIGALRM, hangs)
+    signal.alarm(2)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_a_pipe_in_the_place_of_a_json_file_does_not_hang(tmp_path, seconds):
+    artefact(tmp_path / "a")
+    (tmp_path / "a/manifest.json").unlink()
+    os.mkfifo(tmp_path / "a/manifest.json")
+    with pytest.raises(OSError, match="not a regular file") as caught:
+        files.read_json(tmp_path / "a/manifest.json")
+    assert caught.value.filename.endswith("manifest.json")
+    with pytest.raises(UsageError, match="unreadable"):
+        manifest.load(tmp_path / "a", "checkpoint")
+    os.mkfifo(tmp_path / "store.json")
+    store = Verified(tmp_path / "store.json")  # a store that cannot be read is none
+    assert store.sha256(tmp_path / "a/y.txt") == files.sha256_file(tmp_path / "a/y.txt")
+    assert store.hashed == 1
+    (tmp_path / "real.json").write_text('{"a": "\u00fc"}', encoding="utf-8")
+    (tmp_path / "link.json").symlink_to("real.json")
+    assert files.read_json(tmp_path / "link.json") == {"a": "\u00fc"}
+    with pytest.raises(IsADirectoryError):
+        files.read_json(tmp_path)
+
+
+def test_the_same_inode_of_another_device_is_another_file(tmp_path):
+    one, other = (list(tmp_path.stat()) for _ in range(2))
+    other[2] += 1  # st_dev
+    assert verified._text(os.stat_result(one)) != verified._text(os.stat_result(other))

@@ -78,7 +78,8 @@ def list_command(
 
     from engineroom.cli.console import show
     from engineroom.cli.sizes import age, size
-    from engineroom.pipeline.artifacts import entries, usage
+    from engineroom.pipeline.artifacts import entries
+    from engineroom.pipeline.artifacts_usage import usage
 
     jobs = jobs_for(file or [], catalog, out)
     workspace = workspace_of(out, jobs)

@@ -15,6 +15,7 @@ from engineroom.cli.options import (
     OutputFormat,
     SpecFile,
     TargetId,
+    finite,
 )
 
 ExecutorName = Annotated[
@@ -35,7 +36,13 @@ ExecutorOptions = Annotated[
 ]
 Timeout = Annotated[
     float | None,
-    typer.Option("--timeout", metavar="SECONDS", min=1, help="Time limit of each command."),
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        min=1,
+        callback=finite,
+        help="Time limit of each command.",
+    ),
 ]
 Jobs = Annotated[
     int | None,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from engineroom.cli.options import CatalogDir, Format, OutputFormat
+from engineroom.cli.options import CatalogDir, Format, OutputFormat, finite
 from engineroom.names import StrEnum
 
 
@@ -49,7 +49,9 @@ def command(
         str | None, _option("--model", "Triton model to ask (default: found by its inputs).")
     ] = None,
     stream: Annotated[bool, typer.Option(help="Show the answer as it is made.")] = True,
-    timeout: Annotated[float, _option("--timeout", "Seconds without an answer.", min=0.1)] = 600.0,
+    timeout: Annotated[
+        float, _option("--timeout", "Seconds without an answer.", min=0.1, callback=finite)
+    ] = 600.0,
     max_tokens: Annotated[int, typer.Option(min=1)] = 64,
     min_tokens: Annotated[int | None, typer.Option()] = None,
     temperature: Annotated[float | None, typer.Option()] = None,

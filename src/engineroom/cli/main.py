@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import traceback
+from pathlib import Path
 from types import FrameType
 
 import typer
@@ -133,7 +134,7 @@ def run(argv: list[str]) -> int:
         return int(ExitCode.OK)
     except OSError as error:
         # A full disk, a file where a folder should be, a path too long: the user's to mend.
-        _say(UsageError(f"{error.strerror or error}", where=Where(_text(error.filename))))
+        _say(_of_system(error))
         return int(ExitCode.USAGE)
     except Exception as error:
         if os.environ.get("ENGINEROOM_DEBUG"):
@@ -146,6 +147,19 @@ def run(argv: list[str]) -> int:
         )
         return int(ExitCode.INTERNAL)
     return result if isinstance(result, int) else int(ExitCode.OK)
+
+
+def _of_system(error: OSError) -> UsageError:
+    if isinstance(error, FileNotFoundError) and error.filename is None:
+        try:
+            Path.cwd()
+        except FileNotFoundError:
+            return UsageError(
+                "the working directory is not there any more: it was removed or replaced, so no path "
+                "relative to it means anything",
+                hint="`cd` to a folder that exists (or `cd .` when it was made anew), and run again",
+            )
+    return UsageError(f"{error.strerror or error}", where=Where(_text(error.filename)))
 
 
 def _text(name: object) -> str | None:

@@ -42,6 +42,10 @@ def command(
         Path | None,
         typer.Option("--out", metavar="DIR", help="Folder to write (default: engineroom-out/migrate-REPO)."),
     ] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Write --out again though files there were changed; others are kept."),
+    ] = False,
     catalog: CatalogDir = None,
 ) -> int:  # fmt: skip
     """Take an inflight_batcher_llm setup to the llmapi lane: a spec, and the fate of every setting."""
@@ -60,6 +64,7 @@ def command(
         name=name,
         out=folder,
         catalog=catalog,
+        force=force,
     )
     show(done)
     return int(ExitCode.OK if done.passes else ExitCode.FINDINGS)

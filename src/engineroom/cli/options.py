@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -50,6 +51,24 @@ def _run_id() -> str:
 
 
 state = State()
+
+
+def finite(seconds: float | None) -> float | None:
+    """Callback of a time limit: an open range lets infinity through, and NaN in some versions.
+
+    Raises:
+        UsageError: it is no finite number.
+    """
+    if seconds is not None and not math.isfinite(seconds):
+        from engineroom.errors import UsageError, Where
+
+        raise UsageError(
+            f"{seconds} is no time limit: it is a finite number of seconds",
+            where=Where(key="--timeout"),
+            hint="leave it out for the default",
+        )
+    return seconds
+
 
 SpecFile = Annotated[Path, typer.Option("--file", "-f", help="The spec file.", show_default=True)]
 SPEC_DEFAULT = Path("engineroom.yaml")

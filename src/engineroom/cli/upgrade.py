@@ -27,6 +27,13 @@ def command(
         bool,
         typer.Option("--assume-from", help="Take every target to be on --from."),
     ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Write the folder again though files there were changed; others are kept.",
+        ),
+    ] = False,
     out: OutDir = None,
     fmt: Format = OutputFormat.TABLE,
     catalog: CatalogDir = None,
@@ -43,14 +50,24 @@ def command(
         raise UsageError("--image and --assume-from need a spec", hint="add --file engineroom.yaml")
     job = None if file is None else job_for(file, catalog, out)
     result = upgrade(
-        old, new, job=job, catalog=catalog, out=out, image=image, assume_from=assume_from
+        old,
+        new,
+        job=job,
+        catalog=catalog,
+        out=out,
+        image=image,
+        assume_from=assume_from,
+        force=force,
     )
     if fmt is OutputFormat.JSON:
         typer.echo(json_text(result.as_dict()))
     else:
+        from engineroom.pipeline.upgrade_spec import ANEW
         from engineroom.pipeline.upgrade_text import markdown
 
         typer.echo(markdown(result, kept=False))
         for path in result.paths.values():
             typer.echo(f"written: {path.as_posix()}")
+        if result.comments_lost:
+            typer.echo(f"warning: {ANEW}: {result.paths['spec'].as_posix()}", err=True)
     return int(ExitCode.OK if result.passes else ExitCode.FINDINGS)

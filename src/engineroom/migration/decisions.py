@@ -68,20 +68,48 @@ class Draft:
                 decision = Decision(fate, new_key, new_value, what, todo, source)
                 self.decisions[leaf.file, leaf.key] = decision
 
-    def carry(self, leaves: Iterable[Leaf | None], new_key: str, value: Any, what: str) -> None:
-        """The value went into the spec; where files disagree, a leaf that says otherwise is told so."""
-        for leaf in leaves:
-            if leaf is None:
-                continue
+    def carry(
+        self,
+        leaves: Iterable[Leaf | None],
+        new_key: str,
+        value: Any,
+        what: str,
+        others: Iterable[Leaf] = (),
+    ) -> None:
+        """The value went into the spec; a leaf that says otherwise is told whether another one says it.
+
+        Args:
+            others: leaves of the same thing whose fate is decided elsewhere.
+        """
+        group = [leaf for leaf in leaves if leaf is not None]
+        said = any(same(self.filled(leaf), value) for leaf in [*group, *others])
+        for leaf in group:
             told = what
-            if not same(leaf.value, value):
-                told += f"; another file or option says {value}, which holds"
+            if self.known(leaf) and not same(self.filled(leaf), value):
+                told += (
+                    f"; another file or option says {value}, which holds"
+                    if said
+                    else f"; {value} is taken"
+                )
             self.decide([leaf], Fate.MOVED, new_key, value, told)
+
+    def filled(self, leaf: Leaf) -> Any:
+        """The value with what the script puts in for placeholders of a config.pbtxt."""
+        model = next((m for m in self.setup.models if m.file == leaf.file), None)
+        text = leaf.value
+        for name, value in model.filled.items() if model and isinstance(text, str) else ():
+            text = text.replace(f"${{{name}}}", value)
+        return text
+
+    def known(self, leaf: Leaf) -> bool:
+        """Whether reading alone tells the value: no variable or placeholder is left in it."""
+        text = str(self.filled(leaf))
+        return not any(mark in text for mark in ("${", "$(", "`"))
 
     # ---- leaves by what they are
     def parameter(self, key: str, *kinds: str) -> list[Leaf]:
-        """Leaves of a parameter in the models of these kinds."""
-        files = {m.file for m in self.setup.models if m.kind in kinds}
+        """Leaves of a parameter in the models of these kinds; of engine models only the service's own."""
+        files = {m.file for m in self.setup.models if m.kind in kinds and self.setup.speaks(m)}
         wanted = f"parameters.{key}"
         return [leaf for leaf in self.setup.leaves if leaf.file in files and leaf.key == wanted]
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from engineroom.catalog import Catalog
 from engineroom.migration import (
+    draft_calibration,
     draft_features,
     draft_model,
+    draft_others,
     draft_precision,
     draft_serving,
     draft_target,
@@ -47,20 +49,22 @@ def draft_spec(setup: OldSetup, catalog: Catalog, wishes: Wishes) -> Draft:
     engine = setup.engine_model
     others = [
         path
-        for m in setup.of_kind("engine")
-        if m is not engine and (path := m.text("gpt_model_path"))
+        for m in setup.models
+        if m.kind == "engine" and m is not engine and (path := m.text("gpt_model_path"))
     ]
     calls = draft_model.chain(setup, engine.text("gpt_model_path") if engine else None, others)
-    second = draft_model.chain(setup, others[0]) if others else None
+    helper = next((m.text("gpt_model_path") for m in setup.service.helpers), None)
+    second = draft_model.chain_to(setup, helper) if helper else None
+    draft_others.others(draft, calls)
     sku = wishes.sku or draft_target.built_on(draft, calls, catalog)
     draft_model.model(draft, calls, wishes.model, wishes.locate)
     draft.spec["name"] = wishes.name or _name(draft)
     draft_precision.precision(draft, calls, catalog, sku, wishes.release.runtime_version)
-    draft_precision.calibration(draft, calls, catalog, wishes.folder, wishes.dataset)
+    draft_calibration.calibration(draft, calls, catalog, wishes.folder, wishes.dataset)
     draft_target.target(draft, calls, sku, wishes.sku is not None, wishes.stack)
     draft_serving.serving(draft)
     draft_features.features(draft, calls, second, wishes.locate, wishes.folder)
-    if setup.of_kind("multimodal") or any(m.text("multimodal_model_path") for m in setup.models):
+    if setup.of_kind("multimodal") or setup.parameter("multimodal_model_path"):
         draft.notes.append(
             "a multimodal service: use the multimodal Hugging Face checkpoint as model.source, and set "
             "serving.features.multimodal with the hosts that image_url may name"

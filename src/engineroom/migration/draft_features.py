@@ -106,7 +106,8 @@ def _lora(draft: Draft, calls: Chain, folder: Callable[[str], str | None]) -> No
     lora: dict[str, Any] = {}
     text = draft.setup.parameter("lora_cache_max_adapter_size", "engine")
     stated = told.get("max_lora_rank") or _size(calls, "--max_lora_rank")
-    rank = stated if isinstance(stated, int) and stated > 0 else number(text)
+    sizes = (n for n in (stated, number(text)) if type(n) is int and 0 < n < 1 << 31)
+    rank = next(sizes, None)
     lora["max_rank"] = rank or 64  # trtllm-build's default
     if modules and isinstance(modules, list) and all(isinstance(name, str) for name in modules):
         lora["target_modules"] = [str(name) for name in modules]
@@ -202,6 +203,9 @@ def _speculative(draft: Draft, calls: Chain, second: Chain | None, locate: Locat
             )
             made = {"mode": "draft_target", "max_draft_tokens": length or 4, "draft_model": source}
             draft.features["speculative"] = made
+            draft.decide(draft.flags(second.convert if second else None, "--model_dir"), Fate.MOVED,
+                         "serving.features.speculative", made, "the draft's Hugging Face checkpoint",
+                         source=("speculative", "contract"))  # fmt: skip
             draft.decide([*leaves, *named], Fate.MOVED, "serving.features.speculative", made,
                          "target and draft run in one LLM API", source=("speculative", "contract"))  # fmt: skip
             return

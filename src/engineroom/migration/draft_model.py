@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from engineroom.migration.decisions import Draft
 from engineroom.types.migration import BuildCall, Fate, Leaf, OldSetup
@@ -31,7 +32,20 @@ class Place:
 
     @property
     def usable(self) -> str | None:
-        return self.path or (self.text if self.hub else None)
+        return self.path or (self.text if self.hub and not _a_folder(self.text) else None)
+
+
+_FOLDERS = {
+    "model", "models", "hf", "hf-model", "hf-models", "ckpt", "ckpts", "checkpoint", "checkpoints", "tmp",
+    "temp", "data", "weights", "workspace", "mnt", "home", "opt", "engine", "engines", "trt-engines", "output",
+    "outputs", "tokenizer", "tokenizers", "repo", "cache", ".", "..",
+}  # fmt: skip
+"""First parts of relative paths: `models/llama` looks like a hub id and hardly ever is one."""
+
+
+def _a_folder(text: str) -> bool:
+    first = text.replace("\\", "/").split("/")[0].lower().replace("_", "-")
+    return text.startswith(("/", "~")) or first in _FOLDERS
 
 
 Locate = Callable[[str], Place]
@@ -39,10 +53,15 @@ Locate = Callable[[str], Place]
 
 @dataclass(frozen=True)
 class Chain:
-    """How an engine came about: the build call, and the call that wrote its checkpoint."""
+    """How an engine came about: the build call, and the call that wrote its checkpoint.
+
+    Attributes:
+        rivals: build calls that differ and may each have made the engine; `build` is the last of them.
+    """
 
     build: BuildCall | None
     convert: BuildCall | None
+    rivals: tuple[BuildCall, ...] = ()
 
 
 def chain(setup: OldSetup, engine_dir: str | None, others: Sequence[str] = ()) -> Chain:
@@ -54,16 +73,35 @@ def chain(setup: OldSetup, engine_dir: str | None, others: Sequence[str] = ()) -
     builds = [c for c in setup.calls if c.tool == "trtllm-build"]
     convert = [c for c in setup.calls if c.tool in CONVERTERS]
     build = next((c for c in reversed(builds) if _leads(c, engine_dir)), None)
+    rivals: tuple[BuildCall, ...] = ()
     if build is None:
         free = [c for c in builds if not any(_leads(c, other) for other in others)]
         build = free[-1] if free else None
+        rivals = tuple({_essence(c): c for c in free}.values())
     checkpoint = build.flag("--checkpoint_dir", "--model_dir") if build else None
     made = next((c for c in reversed(convert) if checkpoint and _leads(c, checkpoint.value)), None)
     if made is None and build is None and convert:
         made = convert[-1]
     elif made is None and len(convert) == 1:
         made = convert[0]
+    return Chain(build, made, rivals if len(rivals) > 1 else ())
+
+
+def chain_to(setup: OldSetup, folder: str | None) -> Chain:
+    """The calls that write this folder and no other; none where nothing says so."""
+    build = next((c for c in setup.calls if c.tool == "trtllm-build" and _leads(c, folder)), None)
+    checkpoint = build.flag("--checkpoint_dir", "--model_dir") if build else None
+    converts = [c for c in setup.calls if c.tool in CONVERTERS]
+    made = next((c for c in converts if checkpoint and _leads(c, checkpoint.value)), None)
     return Chain(build, made)
+
+
+_OF_THE_BUILD = (*_OUTPUTS, "--workers", "--log_level", "--profiling_verbosity")
+
+
+def _essence(call: BuildCall) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """What two builds of the same engine share."""
+    return tuple(sorted((f.name, f.values) for f in call.flags if f.name not in _OF_THE_BUILD))
 
 
 def _leads(call: BuildCall, folder: str | None) -> bool:
@@ -119,7 +157,8 @@ def _source(
     draft: Draft, converted: str | None, tokenizer: str | None, override: str | None, locate: Locate
 ) -> str:
     if override is not None:
-        return locate(override).usable or override
+        # What the user types is below the folder that they are in; the spec lies in another one.
+        return _below_cwd(override) or locate(override).usable or override
     for text in (converted, tokenizer):
         if text and locate(text).usable:
             if text is not converted:
@@ -144,6 +183,13 @@ def _source(
         "there, or name another with --checkpoint FOLDER or --model FOLDER_OR_HUB_ID"
     )
     return named
+
+
+def _below_cwd(text: str) -> str | None:
+    try:
+        return str(Path(text).absolute()) if Path(text).is_dir() else None
+    except (OSError, ValueError):  # a text that can be no path
+        return None
 
 
 def _tokenizer(draft: Draft, leaf: Leaf, source: str, locate: Locate) -> None:

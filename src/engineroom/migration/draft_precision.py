@@ -1,4 +1,4 @@
-"""Precision and calibration of the new spec."""
+"""Precision of the new spec."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from engineroom.catalog import Catalog
 from engineroom.migration.decisions import Draft, number
+from engineroom.migration.draft_dtype import sixteen_bits
 from engineroom.migration.draft_model import Chain
 from engineroom.names import LaneName, Support
 from engineroom.types import GpuSku
@@ -53,8 +54,8 @@ _WEIGHT_FLAGS = (
 _KV_FLAGS = ("--kv_cache_dtype", "--kv_cache_qformat", "--fp8_kv_cache", "--int8_kv_cache")
 
 
-def _of_algo(name: str | None) -> Format | None:
-    if name is None:
+def _of_algo(name: Any) -> Format | None:
+    if not isinstance(name, str):
         return None
     key = name.lower()
     if key.startswith("w8a8_sq"):
@@ -84,15 +85,24 @@ def _of_call(call: BuildCall | None) -> Format | None:
     return None if flag.unresolved else _of_algo(flag.value)
 
 
+def _stating(draft: Draft) -> EngineFacts | None:
+    """The engine or checkpoint that says how its weights are quantized: the engine's word comes first."""
+    for facts in (draft.setup.engine, draft.setup.checkpoint):
+        model: Any = facts.data.get("pretrained_config", facts.data) if facts else None
+        quantization = model.get("quantization") if isinstance(model, dict) else None
+        if isinstance(quantization, dict) and "quant_algo" in quantization:
+            return facts
+    return next((e for e in (draft.setup.engine, draft.setup.checkpoint) if e is not None), None)
+
+
 def precision(
     draft: Draft, calls: Chain, catalog: Catalog, sku: GpuSku | None, version: str
 ) -> None:
-    """`precision` and, where anything is quantized, `calibration` without its dataset."""
+    """`precision`."""
     facts = [e for e in (draft.setup.engine, draft.setup.checkpoint) if e is not None]
-    algo = next((e.quant_algo for e in facts if e.quant_algo), None)
-    old = _of_algo(algo) or (None if facts else _of_call(calls.convert)) or _BY_NAME["full_prec"]
-    if not algo and facts and calls.convert is not None and draft.setup.engine is None:
-        old = _of_call(calls.convert) or old
+    stating = _stating(draft)
+    script = _of_call(calls.convert)
+    old = (_of_algo(stating.quant_algo) if stating else script) or _BY_NAME["full_prec"]
 
     def supported(axis: str, fmt: str) -> bool:
         if sku is None:
@@ -102,7 +112,7 @@ def precision(
         )
         return found is Support.YES
 
-    sixteen = _sixteen(facts, calls.convert)
+    sixteen = sixteen_bits(draft, facts, calls.convert)
     chosen = next((w for w in old.weights if supported("weights", w)), sixteen)
     exact = chosen == (old.weights[0] if old.weights else sixteen) and old.exact
     draft.spec["precision"] = {"weights": chosen}
@@ -111,11 +121,15 @@ def precision(
             f"precision.weights is {chosen}: no file says in which format the weights were; give --engine, --checkpoint "
             "or --build-script, or set it"
         )
-    leaves = [
-        *draft.engine("pretrained_config.quantization.quant_algo", "quantization.quant_algo"),
-        *draft.flags(calls.convert, *_WEIGHT_FLAGS),
+    algos = draft.engine("pretrained_config.quantization.quant_algo", "quantization.quant_algo")
+    sixteen_bit = _BY_NAME["full_prec"]
+    told = [
+        (leaf, _of_algo(leaf.value or None) if isinstance(leaf.value, str) else None)
+        for leaf in algos
     ]
-    _tell_weights(draft, leaves, old, chosen, exact)
+    told = [(leaf, says or sixteen_bit) for leaf, says in told]
+    told += [(leaf, script) for leaf in draft.flags(calls.convert, *_WEIGHT_FLAGS)]
+    _tell_weights(draft, told, old, chosen, exact)
     draft.decide(
         [*draft.engine("pretrained_config.dtype", "dtype"), *draft.flags(calls.convert, "--dtype")],
         Fate.MOVED, "precision.weights", chosen,
@@ -126,9 +140,24 @@ def precision(
     _kv_cache(draft, calls, facts, sku, supported)
 
 
-def _tell_weights(draft: Draft, leaves: list[Leaf], old: Format, chosen: str, exact: bool) -> None:
-    for leaf in leaves:
-        if leaf.value in (None, False):
+def _tell_weights(
+    draft: Draft, told: Sequence[tuple[Leaf, Format | None]], old: Format, chosen: str, exact: bool
+) -> None:
+    """Each leaf by the format that it says itself; None where only running the script would tell."""
+    for leaf, says in told:
+        if says is None:
+            draft.decide(
+                [leaf], Fate.REDEFAULTED, "precision.weights", chosen,
+                f"the format of the weights; {chosen} is taken", "set precision.weights, if it was another",
+            )  # fmt: skip
+        elif says.name != old.name:
+            draft.decide(
+                [leaf], Fate.REDEFAULTED, "precision.weights", chosen,
+                f"this says {says.name}, and the old engine or checkpoint has {old.name}, which holds",
+                "see which of them is served: a newer script may be of the next engine",
+                ("engine_json",),
+            )  # fmt: skip
+        elif not old.weights:
             draft.decide([leaf], Fate.MOVED, "precision.weights", chosen, "not quantized")
         elif exact:
             draft.decide(
@@ -143,12 +172,6 @@ def _tell_weights(draft: Draft, leaves: list[Leaf], old: Format, chosen: str, ex
                     "; 16-bit weights take more memory: see `engineroom plan`" if chosen in ("bf16", "fp16") else ""
                 ), ("quantize", "spec"),
             )  # fmt: skip
-
-
-def _sixteen(facts: Sequence[EngineFacts], call: BuildCall | None) -> str:
-    flag = call.flag("--dtype") if call else None
-    dtype = next((e.dtype for e in facts if e.dtype), None) or (flag.value if flag else "")
-    return "fp16" if dtype in ("float16", "half", "fp16") else "bf16"
 
 
 def _group(draft: Draft, calls: Chain, catalog: Catalog, chosen: str) -> None:
@@ -180,77 +203,62 @@ def _kv_cache(
     sku: GpuSku | None,
     supported: Callable[[str, str], bool],
 ) -> None:
+    stating = _stating(draft)
     flags = draft.flags(calls.convert, *_KV_FLAGS)
-    written = [str(leaf.value or leaf.key.rsplit("--", 1)[-1]) for leaf in flags]
-    old = next((e.kv_cache_quant_algo for e in facts if e.kv_cache_quant_algo), None)
-    told = (old or ("" if facts and draft.setup.engine else " ".join(written))).lower()
+    by_flag = {leaf.key: _kv_of(leaf) for leaf in flags}
+    script = next((kind for kind in by_flag.values() if kind), "")
+    told = (stating.kv_cache_quant_algo or "").lower() if stating else script
+    if not stating and any(kind is None for kind in by_flag.values()):
+        draft.notes.append(
+            "precision.kv_cache: only running the script would tell what its option says; "
+            f"{script or 'auto'} is taken"
+        )
     wanted = "fp8" if any(name in told for name in ("fp8", "int8", "nvfp4")) else "auto"
     # Below compute capability 8.9 an FP8 KV cache is stored, never computed with.
     native = sku is None or sku.cc_tuple >= (8, 9)
     chosen = wanted if wanted == "auto" or (supported("kv_cache", "fp8") and native) else "auto"
     draft.spec["precision"]["kv_cache"] = chosen
-    leaves = [
-        *draft.engine(
-            "pretrained_config.quantization.kv_cache_quant_algo", "quantization.kv_cache_quant_algo"
-        ),
-        *flags,
-    ]
-    exact = chosen == "auto" if not told else told.startswith("fp8") and chosen == "fp8"
-    for leaf in leaves:
-        if exact or (not told and not leaf.value):
+    algos = draft.engine(
+        "pretrained_config.quantization.kv_cache_quant_algo", "quantization.kv_cache_quant_algo"
+    )
+    rows: list[tuple[Leaf, str | None]] = [(x, str(x.value or "").lower()) for x in algos]
+    for leaf, says in [*rows, *((leaf, by_flag[leaf.key]) for leaf in flags)]:
+        if says is None:
+            draft.decide(
+                [leaf], Fate.REDEFAULTED, "precision.kv_cache", chosen,
+                f"the format of the KV cache; {chosen} is taken", "set precision.kv_cache, if it was another",
+            )  # fmt: skip
+        elif _kind(says) != _kind(told):
+            draft.decide(
+                [leaf], Fate.REDEFAULTED, "precision.kv_cache", chosen,
+                f"this says {says or '16 bit'}, and the old engine or checkpoint has {told or '16 bit'}, which holds",
+                "see which of them is served: a newer script may be of the next engine", ("engine_json",),
+            )  # fmt: skip
+        elif _kind(told) == chosen:
             draft.decide([leaf], Fate.MOVED, "precision.kv_cache", chosen, "an axis of its own")
         else:
             draft.decide(
                 [leaf], Fate.IMPOSSIBLE, "precision.kv_cache", chosen,
-                f"a KV cache of `{told or leaf.value}` is not made for the llmapi lane on this SKU; {chosen} is taken",
+                f"a KV cache of `{says}` is not made for the llmapi lane on this SKU; {chosen} is taken",
                 "compare answers by the A/B plan; a 16-bit KV cache holds half as many tokens"
                 if chosen == "auto" else "compare answers by the A/B plan",
             )  # fmt: skip
 
 
-def calibration(
-    draft: Draft, calls: Chain, catalog: Catalog, locate: Callable[[str], str | None], default: str
-) -> None:
-    """`calibration`, when weights or KV cache need it.
+def _kind(says: str) -> str:
+    """The formats apart: auto (16 bit), fp8, int8 …"""
+    return next((name for name in ("nvfp4", "fp8", "int8") if name in says), says or "auto")
 
-    Args:
-        locate: absolute path of a file of the old script, or None.
-        default: dataset that is used where the old one cannot be.
-    """
-    call, precision_ = calls.convert, draft.spec["precision"]
-    leaves = {
-        name: draft.flags(call, flag)
-        for name, flag in (
-            ("dataset", "--calib_dataset"), ("samples", "--calib_size"),
-            ("seq_len", "--calib_max_seq_length"), ("seed", "--seed"),
-        )
-    }  # fmt: skip
-    if precision_["weights"] in ("bf16", "fp16") and precision_["kv_cache"] == "auto":
-        every = [leaf for rows in leaves.values() for leaf in rows]
-        draft.decide(
-            every, Fate.REDEFAULTED, None, None, "nothing is quantized, so nothing is calibrated"
-        )
-        return
-    recipe = catalog.weight_recipes[precision_["weights"]]
-    made: dict[str, Any] = {
-        "dataset": default,
-        "samples": recipe.recommended_samples or 512,
-        "seq_len": 512,
-    }
-    for leaf in leaves["dataset"]:
-        path = locate(str(leaf.value))
-        made["dataset"] = path or default
-        draft.decide(
-            [leaf], Fate.MOVED if path else Fate.REDEFAULTED, "calibration.dataset", made["dataset"],
-            "text that the quantizer sees" if path else
-            "hub datasets are read by their `text` column, and whether this one has it was not looked up; general text "
-            "is used", "" if path else "name a JSONL file with prompts of your own, which is better than either",
-        )  # fmt: skip
-    for name, low in (("samples", 1), ("seq_len", 8), ("seed", 0)):
-        size = next((n for x in leaves[name] if (n := number(str(x.value))) is not None), None)
-        if size is not None and size >= low:
-            made[name] = size
-            draft.carry(
-                leaves[name], f"calibration.{name}", size, "as the old quantizer was given it"
-            )
-    draft.spec["calibration"] = made
+
+_SIXTEEN = ("", "none", "auto", "float16", "bfloat16", "fp16", "bf16", "half")
+
+
+def _kv_of(leaf: Leaf) -> str | None:
+    """What an option says: empty for 16 bit, None where only running the script would tell."""
+    text = str(leaf.value).strip().lower() if leaf.value is not None else ""
+    if "${" in text or "$(" in text or "`" in text:
+        return None
+    name = leaf.key.partition("#")[0].rsplit("--", 1)[-1]
+    if name in ("fp8_kv_cache", "int8_kv_cache"):
+        return name.partition("_")[0]
+    return "" if text in _SIXTEEN else text

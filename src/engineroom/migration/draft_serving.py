@@ -39,7 +39,7 @@ def _flags(draft: Draft, model: OldModel | None, key: str) -> list[tuple[Leaf, b
 
 
 def _streaming(draft: Draft) -> None:
-    models = draft.setup.of_kind("engine", "bls")
+    models = [m for m in draft.setup.of_kind("engine", "bls") if draft.setup.speaks(m)]
     stated = [m.decoupled for m in models if m.decoupled is not None]
     if stated:
         draft.serving["streaming"] = any(stated)
@@ -102,13 +102,23 @@ def _reuse(draft: Draft, engine: OldModel | None) -> None:
             [leaf], Fate.RENAMED, "serving.kv_block_reuse", value, "KV blocks of equal prompts are shared",
             source=("contract", "parameters"),
         )  # fmt: skip
-    version = draft.setup.version
-    if not found and version is not None and not in_range(version, REUSE_BY_DEFAULT):
-        draft.serving["kv_block_reuse"] = False
-        draft.notes.append(
-            f"serving.kv_block_reuse is false: TensorRT-LLM {version} shares no KV blocks unless enable_kv_cache_reuse "
-            "says so. Set it to true once the answers are found to agree"
+    setup = draft.setup
+    version = setup.version or setup.first
+    if found or (version is not None and in_range(version, REUSE_BY_DEFAULT)):
+        return
+    draft.serving["kv_block_reuse"] = False
+    if setup.version is not None:
+        why = (
+            f"TensorRT-LLM {setup.version} shares no KV blocks unless enable_kv_cache_reuse says so"
         )
+    else:
+        why = (
+            "releases before 0.19 share no KV blocks unless enable_kv_cache_reuse says so, and no file says that the "
+            "old one is newer"
+        )
+    draft.notes.append(
+        f"serving.kv_block_reuse is false: {why}. Set it to true once the answers are found to agree"
+    )
 
 
 def _queue(draft: Draft, engine: OldModel | None) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from engineroom.catalog import Catalog
 from engineroom.errors import UsageError
 from engineroom.migration.decisions import Draft, number
 from engineroom.migration.draft_model import FILL_IN, Chain
+from engineroom.migration.draft_parallel import parallel
 from engineroom.reading.cpp_values import device_sets, stoi
+from engineroom.spec.target_options import Limits
 from engineroom.types import GpuSku
 from engineroom.types.migration import BuildCall, BuildFlag, Fate, Leaf
 
@@ -48,57 +52,10 @@ def target(draft: Draft, calls: Chain, sku: GpuSku | None, told: bool, stack: st
         draft.engine("version"), Fate.MOVED, "targets[0].stack", stack,
         "the release that the new service runs on", source=("engine_json", "removal"),
     )  # fmt: skip
-    _parallel(draft, calls, sku)
+    parallel(draft, calls, sku)
     _devices(draft)
     _limits(draft, calls)
     _options(draft, calls)
-
-
-def _parallel(draft: Draft, calls: Chain, sku: GpuSku | None) -> None:
-    facts = draft.setup.engine or draft.setup.checkpoint
-    sizes = {}
-    leaves: dict[str, list[Leaf]] = {}
-    for name, flag in (("tp_size", "--tp_size"), ("pp_size", "--pp_size")):
-        leaves[name] = [
-            *draft.engine(f"pretrained_config.mapping.{name}", f"mapping.{name}"),
-            *draft.flags(calls.convert, flag), *draft.flags(calls.build, flag),
-        ]  # fmt: skip
-        given = next((n for x in leaves[name] if (n := number(str(x.value)))), 1)
-        sizes[name] = getattr(facts, name) if facts else given
-    launch = [
-        leaf
-        for call in draft.setup.calls
-        if call.tool == "launch_triton_server.py"
-        for leaf in draft.flags(call, "--world_size")
-    ]
-    stated = facts is not None or any(leaves.values())
-    world = next((n for x in launch if (n := number(str(x.value)))), None)
-    if not stated:
-        sizes["tp_size"] = world or _first_set(draft)
-    most = sku.max_gpus_per_node if sku else 8
-    ranks = sizes["tp_size"] * sizes["pp_size"]
-    if ranks > most:
-        draft.missing.append(
-            f"targets[0]: the old service runs on {ranks} GPUs (tensor parallel {sizes['tp_size']} x pipeline "
-            f"parallel {sizes['pp_size']}), and a node of {sku.id if sku else 'this kind'} has {most} at most; the "
-            "spec has targets of one node: choose a larger GPU with --sku, or fewer bits"
-        )
-    for name, key in (("tp_size", "tensor_parallel"), ("pp_size", "pipeline_parallel")):
-        if sizes[name] > 1:
-            draft.target[key] = sizes[name]
-        draft.carry(leaves[name], f"targets[0].{key}", sizes[name], "GPUs of one instance")
-    draft.decide(
-        launch, Fate.MOVED, "targets[0].tensor_parallel", sizes["tp_size"],
-        f"{ranks} rank{'s' if ranks > 1 else ''} of one instance; one server process: the LLM API starts a worker a "
-        "GPU itself", source=("launch", "llmapi_docs"),
-    )  # fmt: skip
-
-
-def _first_set(draft: Draft) -> int:
-    """GPUs of the first instance, where nothing else says how many ranks there are."""
-    text = draft.setup.parameter("gpu_device_ids", "engine")
-    sets = device_sets(text) if text else None
-    return len(sets[0]) if sets else 1
 
 
 def _devices(draft: Draft) -> None:
@@ -149,7 +106,7 @@ def _limits(draft: Draft, calls: Chain) -> None:
         size = given(name) or _known_length(name, given)
         if size:
             limits[name] = size
-    width = _beam_width(draft, limits.get("max_beam_width"))
+    width = _beam_width(draft, limits.get("max_beam_width"), leaves["max_beam_width"])
     limits["max_beam_width"] = width
     if width == 1:
         del limits["max_beam_width"]
@@ -162,21 +119,71 @@ def _limits(draft: Draft, calls: Chain) -> None:
     for name in _LIMITS:
         value = limits.get(name, 1 if name == "max_beam_width" else None)
         if value is not None:
-            draft.carry(leaves[name], f"targets[0].limits.{name}", value, "a limit of the server")
-    chosen = calls.build is None or calls.build.flag("--max_batch_size") is not None
-    if engine and engine.limits.get("max_batch_size") == 2048 and not chosen:
-        draft.notes.append(
-            "limits.max_batch_size 2048 is the engine builder's default, which nobody chose: lower it to the "
-            "concurrency you serve, as CUDA graphs are captured up to it"
-        )
+            asked = draft.parameter(name, "engine") if name == "max_beam_width" else []
+            draft.carry(
+                leaves[name], f"targets[0].limits.{name}", value, "a limit of the server", asked
+            )
+    _defaults(draft, calls, limits, leaves)
     _input_lengths(draft, calls, limits)
     if "max_batch_size" not in limits or "max_seq_len" not in limits:
         draft.notes.append(
-            "targets[0].limits: no file says all of them, so the spec's defaults and the model's own length hold; give "
-            "--engine, or set them"
+            "targets[0].limits: no file says all of them, so the spec's defaults and the model's own length hold "
+            f"({_named(Limits.model_fields[n].default for n in _BUILDER)}; trtllm-build 1.2.1 takes "
+            f"{_named(_BUILDER.values())}, older releases took others: {' and '.join(_BUILDER)}); give --engine, or "
+            "set them"
         )
     if limits:
         draft.target["limits"] = {name: limits[name] for name in _LIMITS if name in limits}
+
+
+def _named(sizes: Iterable[int]) -> str:
+    return " and ".join(map(str, sizes))
+
+
+_BUILDER = {"max_batch_size": 2048, "max_num_tokens": 8192}
+"""trtllm-build's defaults, of 1.2.1 (deploy/contracts/trtllm/1.2.1.json, trtllm_build)."""
+
+
+def _defaults(
+    draft: Draft, calls: Chain, limits: dict[str, int], leaves: dict[str, list[Leaf]]
+) -> None:
+    """Limits that nobody chose: the builder's default beside what stands in the spec."""
+    engine = draft.setup.engine
+    for name, old in _BUILDER.items():
+        if calls.build is not None and calls.build.flag(f"--{name}") is not None:
+            continue
+        ours = Limits.model_fields[name].default
+        built = engine.limits.get(name) if engine else None
+        key = f"targets[0].limits.{name}"
+        if built is not None and built == old:
+            more = (
+                f"; lower it to the concurrency you serve, as CUDA graphs are captured up to it (the spec's own "
+                f"default is {ours})" if name == "max_batch_size" else f" (the spec's own default is {ours})"
+            )  # fmt: skip
+            what = (
+                f"a limit of the server; {old} is the engine builder's default"
+                + (", which nobody chose" if calls.build is not None else "")
+                + more
+            )
+            new = limits.get(name, built)
+            draft.decide(leaves[name], Fate.MOVED, key, new, what, "", ("build_contract", "spec"))
+            if name == "max_batch_size":
+                draft.notes.append(f"limits.{name} {new}: {what}")
+        elif calls.build is not None and built is None:
+            draft.notes.append(
+                f"{key} is {limits.get(name, ours)}, the spec's default: the build gave no --{name}, which was {old} "
+                "in trtllm-build 1.2.1 (older releases had other defaults)"
+            )
+        elif built is None:
+            rows = (
+                draft.parameter("max_num_sequences", "engine") if name == "max_batch_size" else []
+            )
+            draft.decide(
+                rows, Fate.MOVED, key, limits.get(name, ours),
+                f"sequences in flight; no engine or build says max_batch_size: {ours} is the spec's default, {old} the "
+                "builder's of 1.2.1", "set it, if fewer or more sequences are served at once",
+                ("templates", "build_contract"),
+            )  # fmt: skip
 
 
 def _known(flag: BuildFlag | None) -> int | None:
@@ -205,7 +212,7 @@ def _input_lengths(draft: Draft, calls: Chain, limits: dict[str, int]) -> None:
     )  # fmt: skip
 
 
-def _beam_width(draft: Draft, built: int | None) -> int:
+def _beam_width(draft: Draft, built: int | None, others: list[Leaf]) -> int:
     """The parameter, at most what the engine was built for."""
     text = draft.setup.parameter("max_beam_width", "engine")
     asked = stoi(text) if text else None
@@ -215,8 +222,8 @@ def _beam_width(draft: Draft, built: int | None) -> int:
     for leaf in draft.parameter("max_beam_width", "engine"):
         if text:
             draft.carry(
-                [leaf], "targets[0].limits.max_beam_width", width, "the widest beam of a request"
-            )
+                [leaf], "targets[0].limits.max_beam_width", width, "the widest beam of a request", others
+            )  # fmt: skip
     return width
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from typing import Any
 from engineroom.catalog.migration import FateRow, Fates
 from engineroom.catalog.triton_parameters import TritonParameters
 from engineroom.migration.decisions import Decision, Draft
+from engineroom.migration.fates_off import is_off, unknown_fill, unused_tensor
 from engineroom.migration.old_models import fill
 from engineroom.migration.setup import FILE
 from engineroom.reading.cpp_values import cpp_bool, csv_ints, device_sets, stof, stoi, stoull
@@ -64,20 +66,50 @@ def settings(draft: Draft, tables: Tables) -> tuple[SettingReport, ...]:
     models = {m.file: m for m in draft.setup.models}
     facts = {e.file for e in (draft.setup.engine, draft.setup.checkpoint) if e is not None}
     calls = {(c.file, c.tool, c.index): c for c in draft.setup.calls}
+    strangers = {m.file.rpartition("/")[0] for m in draft.setup.models if m.kind == "other"}
+    doubt = unknown_fill(draft.setup.calls)
     found = []
     for leaf in draft.setup.leaves:
         decision = draft.decisions.get((leaf.file, leaf.key))
         if leaf.key == FILE:
-            found.append(_file(leaf, tables.fates))
+            folder = leaf.file.partition("/")[0]
+            if folder in strangers:
+                found.append(_stranger(leaf, tables))
+            else:
+                found.append(_file(leaf, tables.fates))
         elif leaf.file in models:
             model = models[leaf.file]
-            found.append(_decided(leaf, decision, tables, model) or _of_model(leaf, model, tables))
+            found.append(
+                (_stranger(leaf, tables) if model.kind == "other" else None)
+                or _decided(leaf, decision, tables, model)
+                or _unused(leaf, model, draft, tables)
+                or _of_model(leaf, model, tables, doubt)
+            )
         elif leaf.file in facts:
             row = tables.fates.engine(leaf.key)
             found.append(_decided(leaf, decision, tables) or _by_row(leaf, row, tables, "key"))
         else:
             found.append(_of_script(leaf, decision, calls, tables))
     return tuple(_with_value(report, draft.spec) for report in found)
+
+
+def _stranger(leaf: Leaf, tables: Tables) -> SettingReport:
+    """Of a model outside the family: an embedder, an ensemble of other models."""
+    return _report(
+        leaf, Fate.IMPOSSIBLE, None, None, "of a model that is not of the inflight_batcher_llm family",
+        "keep this model beside the new one in your own repository, if it is still needed",
+        tables.fates.named("templates"),
+    )  # fmt: skip
+
+
+def _unused(leaf: Leaf, model: OldModel, draft: Draft, tables: Tables) -> SettingReport | None:
+    """An input of a feature that the old service never had switched on."""
+    side, _, name = leaf.key.partition(".")
+    if side != "input" or (what := unused_tensor(name.partition("#")[0], model, draft)) is None:
+        return None
+    return _report(
+        leaf, Fate.REDEFAULTED, None, None, what, "", tables.fates.named("speculative", "fields")
+    )
 
 
 _PLACE = re.compile(r"[a-z_]+(?:\[\d+\])?(?:\.[a-z_]+)*\Z")
@@ -118,16 +150,34 @@ def _decided(
     )
 
 
-def _by_row(leaf: Leaf, row: FateRow | None, tables: Tables, kind: str) -> SettingReport:
+def _by_row(
+    leaf: Leaf, row: FateRow | None, tables: Tables, kind: str, value: str | None = None
+) -> SettingReport:
+    """By the table.
+
+    Args:
+        value: what a placeholder is filled with, in place of the leaf's own value.
+    """
     if row is None:
         return _report(
             leaf, Fate.LEFTOVER, None, None,
             f"no release that was read has a {kind} of this name: nothing reads it, or a file of your own does",
             "look whether your own code reads it", tables.fates.named("templates"),
         )  # fmt: skip
+    said = leaf.value if value is None else value
+    if row.fate == "impossible" and is_off(leaf.key, said, kind):
+        return _report(
+            leaf, Fate.REDEFAULTED, None, None, f"`{_word(said)}` here means that nothing of it was used: {row.what}",
+            "", tables.fates.source(row),
+        )  # fmt: skip
     return _report(
         leaf, Fate(row.fate), row.new, None, row.what, row.todo, tables.fates.source(row)
     )
+
+
+def _word(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text[:40]
 
 
 def _script_says(leaf: Leaf, model: OldModel) -> str:
@@ -138,7 +188,7 @@ def _script_says(leaf: Leaf, model: OldModel) -> str:
 
 
 # ---- config.pbtxt
-def _of_model(leaf: Leaf, model: OldModel, tables: Tables) -> SettingReport:
+def _of_model(leaf: Leaf, model: OldModel, tables: Tables, doubt: str) -> SettingReport:
     side, _, name = leaf.key.partition(".")
     name = name.partition("#")[0]
     if side in ("input", "output") and name:
@@ -149,15 +199,15 @@ def _of_model(leaf: Leaf, model: OldModel, tables: Tables) -> SettingReport:
     if side == "parameters" and name:
         row = tables.fates.parameter(name)
         if open_ or text == "":
-            return _unfilled_parameter(leaf, model, name, row, bool(open_), tables)
+            return _unfilled_parameter(leaf, model, name, row, bool(open_), tables, doubt)
         found = _unreadable(leaf, model, name, text, row, tables) or _by_row(
-            leaf, row, tables, "parameter"
+            leaf, row, tables, "parameter", text
         )
     else:
         row = tables.fates.field(leaf.key)
-        found = _by_row(leaf, row, tables, "field")
+        found = _by_row(leaf, row, tables, "field", text)
         if open_:
-            return _unfilled_field(found, open_[0])
+            return _unfilled_field(found, open_[0], doubt)
     return _more(found, told)
 
 
@@ -188,19 +238,25 @@ def _more(report: SettingReport, told: str) -> SettingReport:
     return replace(report, what=report.what + told)
 
 
-def _unfilled_field(row: SettingReport, name: str) -> SettingReport:
+def _unfilled_field(row: SettingReport, name: str, doubt: str) -> SettingReport:
     bare = row.key.rsplit(".", 1)[-1] in _BARE
-    what = f"placeholder `{name}` was never filled" + (
-        ": the old server could not read this file" if bare else " and was used as it stands"
-    )
+    if doubt:
+        what = f"placeholder `{name}` is not filled, {doubt}"
+    else:
+        what = f"placeholder `{name}` was never filled" + (
+            ": the old server could not read this file" if bare else " and was used as it stands"
+        )
     return replace(row, fate=Fate.LEFTOVER, what=f"{what}; on the new side: {row.what}")
 
 
 def _unfilled_parameter(
-    leaf: Leaf, model: OldModel, key: str, row: FateRow | None, placeholder: bool, tables: Tables
-) -> SettingReport:
+    leaf: Leaf, model: OldModel, key: str, row: FateRow | None, placeholder: bool, tables: Tables,
+    doubt: str,
+) -> SettingReport:  # fmt: skip
     """What the old reader did with it, and what holds now."""
     state = "a placeholder that was never filled" if placeholder else "empty"
+    if placeholder and doubt:
+        state = f"a placeholder that is not filled, {doubt}; if nothing did"
     backend = "tensorrtllm" if model.kind == "engine" and model.backend != "python" else "python"
     role = _ROLES.get(model.kind, "")
     known = tables.parameters.rows(role, backend, None).get(key)
@@ -235,9 +291,10 @@ def _tensor(leaf: Leaf, model: OldModel, side: str, name: str, tables: Tables) -
     if dialect is None:
         return _inner_tensor(leaf, model, tables)
     told = tables.tensors.get((dialect, side, name))
-    if told is None:  # of a second engine, whose model has other tensors than the first one's
+    if told is None:  # of an ensemble whose steps are not in the repository
         return _report(
-            leaf, Fate.IMPOSSIBLE, None, None, "a tensor of another engine than the one that is carried over", "",
+            leaf, Fate.IMPOSSIBLE, None, None, "a tensor of a model that does not lead to the engine that is carried over",
+            "keep that model beside the new one, or migrate its engine as a service of its own",
             tables.fates.named("our_model"),
         )  # fmt: skip
     declared = tables.new.inputs if side == "input" else tables.new.outputs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,13 +16,14 @@ LIMITS = (
 )  # fmt: skip
 MAX_LEAVES = 5000
 MAX_DEPTH = 20
+MAX_NESTED = 60
 
 
 def parse_object(file: str, text: str) -> dict[str, Any]:
     """A JSON object.
 
     Raises:
-        UsageError: not JSON, or not an object.
+        UsageError: not JSON, not an object, a number in it is NaN or infinite, or it is nested deeply.
     """
     try:
         data = json.loads(text)
@@ -29,7 +31,33 @@ def parse_object(file: str, text: str) -> dict[str, Any]:
         raise UsageError(f"not JSON: {error}", where=Where(file)) from None
     if not isinstance(data, dict):
         raise UsageError("not a JSON object", where=Where(file))
+    _finite(file, data)
     return data
+
+
+def _finite(file: str, data: Any) -> None:
+    """Raises UsageError for NaN and infinities, which Python's reader takes and JSON does not have, and for
+    objects in objects that no such file has."""
+    left: list[tuple[str, int, Any]] = [("", 0, data)]
+    while left:
+        path, depth, value = left.pop()
+        if depth > MAX_NESTED:
+            raise UsageError(
+                f"nested deeper than {MAX_NESTED} levels", where=Where(file, key=path[:80]),
+                hint="name the config.json that TensorRT-LLM wrote",
+            )  # fmt: skip
+        if isinstance(value, dict):
+            left += [
+                (f"{path}.{key}" if path else str(key), depth + 1, item)
+                for key, item in value.items()
+            ]
+        elif isinstance(value, list):
+            left += [(f"{path}[{at}]", depth + 1, item) for at, item in enumerate(value)]
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(
+                f"{value} is no JSON number, and no setting of an engine",
+                where=Where(file, key=path), hint="write a number or null",
+            )  # fmt: skip
 
 
 def is_huggingface(data: Mapping[str, Any]) -> bool:

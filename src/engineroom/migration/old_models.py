@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from engineroom.reading import model_config
 from engineroom.reading.model_config import ModelConfig, truth, whole
 from engineroom.reading.pbtxt import PLACEHOLDER, Message, Scalar
 from engineroom.types.migration import Leaf, OldModel, OldTensor
+from engineroom.types.migration_service import reached
 
 _KINDS = (
     ("bls", "bls"), ("preprocessing", "preprocessing"), ("postprocessing", "postprocessing"),
@@ -35,6 +37,9 @@ def kind_of(config: ModelConfig) -> str:
         return "disaggregated"  # takes token ids too, and hands them to two engines
     if config.backend == "tensorrtllm" or inputs >= _ENGINE_TENSORS:
         return "engine"
+    runs_on = config.backend or config.platform or "python"  # onnxruntime, tensorrt_plan …
+    if runs_on != "python" and "$" not in runs_on and "multimodal" not in config.folder:
+        return "other"  # the family's other models are Python models
     for part, kind in _KINDS:
         if part in config.folder or part in config.name:
             return kind
@@ -46,6 +51,31 @@ def kind_of(config: ModelConfig) -> str:
         if key in config.parameters:
             return kind
     return "other"
+
+
+def without_strangers(models: Sequence[OldModel]) -> list[OldModel]:
+    """The same models, ensembles of other families and what only they reach as ``other``.
+
+    An ensemble is of another family when every model that it comes to is in the repository and none of
+    them leads to an engine.
+    """
+    names = {m.name for m in models}
+    foreign = {
+        m.file: [m, *reached(m, models)]
+        for m in models
+        if m.kind == "ensemble"
+        and m.steps
+        and not any(x.kind in ("engine", "bls", "disaggregated") for x in reached(m, models))
+        and all(step in names for step in m.steps)
+    }
+    kept = {
+        x.file
+        for m in models
+        if m.kind in ("ensemble", "bls") and m.file not in foreign
+        for x in reached(m, models)
+    }
+    strange = {x.file for group in foreign.values() for x in group} - kept
+    return [replace(m, kind="other") if m.file in strange else m for m in models]
 
 
 def read_model(file: str, config: ModelConfig, filled: Mapping[str, str]) -> OldModel:

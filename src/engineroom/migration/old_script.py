@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from engineroom.migration import secrets
 from engineroom.reading import shell
-from engineroom.reading.shell import Assignment, Command, Script
-from engineroom.reading.shell_values import Word
+from engineroom.reading.shell import Assignment, Command
+from engineroom.reading.shell_values import Word, holds
 from engineroom.types.migration import BuildCall, BuildFlag, Leaf
 
 _MODULES = {"tensorrt_llm.commands.build": "trtllm-build"}
 _OPTION = re.compile(r"--?[A-Za-z][\w-]*")
-_NAME = r"(?:token|secret|password|passwd|api[_-]?key|access[_-]key)"
-_SECRET = re.compile(rf"(?:^|[_-]){_NAME}\Z", re.IGNORECASE)
-_SECRET_VALUE = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{20,}|nvapi-[\w-]{20,}|ghp_[A-Za-z0-9]{20,}|github_pat_\w{20,})"
+_SAYS = frozenset(
+    {"echo", "printf", ":", "true", "false", "logger", "which", "type", "hash", "alias", "grep", "egrep",
+     "sed", "awk", "test", "[", "[[", "cat", "ls", "rm", "cp", "mv", "mkdir", "touch", "chmod", "chown",
+     "pip", "pip3", "apt", "apt-get", "yum", "man", "tee", "head", "tail", "read"}
+)  # fmt: skip
+"""Programs whose words are no calls, even where they name a tool."""
+_PATHS = (
+    "--checkpoint_dir",
+    "--output_dir",
+    "--engine_dir",
+    "--model_dir",
+    "-i",
+    "-o",
+    "-m",
+    "--in_place",
 )
-_SECRET_WORD = re.compile(rf"([A-Za-z_-]*{_NAME}(?:=| +))([^\s$'\"][^\s'\"]{{5,}})", re.IGNORECASE)
-HIDDEN = "(not shown)"
+"""Options whose relative path starts where the script's ``cd`` went."""
+_LOCAL = ("--checkpoint_dir", "--output_dir", "--engine_dir")
+_SHOWN = 2000
+"""Characters of a value in reports."""
 POSITIONAL = "argument"
 
 
@@ -42,47 +56,104 @@ def read_script(
         tools: programs whose calls are read; a path before the name does not matter.
     """
     script = shell.read(text)
-    calls: list[BuildCall] = []
     leaves: list[Leaf] = []
     counter = _Counter()
+    found: list[tuple[Command, list[BuildCall]]] = []
+    for item in script.items:
+        if isinstance(item, Command):
+            flat = replace(item, words=_flat(item.words))
+            found.append((flat, list(_calls(file, flat, tools, counter))))
+    runs = {c.tool for command, calls in found if not command.uncalled for c in calls}
+    commands = iter(found)
+    counter, calls = _Counter(), []
+    problems = list(script.problems)
     for item in script.items:
         if isinstance(item, Assignment):
             at = counter.next(f"variable {item.name}")
             key = f"variable {item.name}" + (f"#{at + 1}" if at else "")
-            leaves.append(
-                Leaf(file, key, item.line, _hidden(item.name, item.value or item.written))
-            )
+            shown = item.written if item.value is None else item.value
+            leaves.append(Leaf(file, key, item.line, _hidden(item.name, shown)))
             continue
-        found = list(_calls(file, item, tools, counter))
-        if not found:
+        command, here = next(commands)
+        taken = [c for c in here if not command.uncalled or c.tool not in runs]
+        if not taken:
             key = f"command[{counter.next('command')}]"
-            words = " ".join(w.written for w in item.words)
-            leaves.append(Leaf(file, key, item.line, _hidden("", words[:2000])))
-        for call in found:
+            words = secrets.hidden_words(w.written for w in item.words)
+            told = f"({item.uncalled}) " if item.uncalled else ""
+            leaves.append(Leaf(file, key, item.line, told + _hidden("", words)))
+        for call in taken:
+            call = replace(call, index=counter.next(call.tool))
             calls.append(call)
             leaves += _leaves(call)
+            if command.uncalled:
+                problems.append(
+                    (call.line, f"{call.tool} stands only {command.uncalled}: taken as if it ran")
+                )
+    for document in script.documents:
+        named = [tool for tool in tools if tool in document.text]
+        if named:
+            problems.append(
+                (document.line, f"a text that is written to a file names {named[0]}: not read; "
+                 "give that file as --build-script, if it builds the engine")
+            )  # fmt: skip
     known = {
-        i.name: i.value for i in script.items if isinstance(i, Assignment) and i.value is not None
+        i.name: i.value
+        for i in script.items
+        if isinstance(i, Assignment) and i.value is not None and i.certain
     }
-    return tuple(calls), tuple(leaves), known, _problems(script)
+    return tuple(calls), tuple(leaves), known, tuple(sorted(problems))
 
 
-def _problems(script: Script) -> tuple[tuple[int, str], ...]:
-    return script.problems
+def _flat(words: Sequence[Word]) -> tuple[Word, ...]:
+    """One word a value: a variable may hold a whole command.
+
+    A value with an unknown part is split around it, as blanks inside ``$(…)`` split nothing.
+    """
+    flat: list[Word] = []
+    for word in words:
+        pieces = list(word.values)
+        if word.unresolved and word.written.startswith("$"):
+            pieces = [p for v in word.values for p in _blanks(v)]
+        if len(pieces) == 1 and len(word.values) == 1:
+            flat.append(word)
+            continue
+        for at, piece in enumerate(pieces):
+            unknown = tuple(n for n in word.unresolved if holds(piece, n))
+            flat.append(Word("" if at else word.written, (piece,), unknown, word.line))
+    return tuple(flat)
+
+
+def _blanks(text: str) -> list[str]:
+    """Split at blanks outside ``${…}``, ``$(…)`` and backquotes."""
+    parts, current, depth, quoted = [], "", 0, False
+    for at, char in enumerate(text):
+        depth += (char in "{(" and (depth > 0 or text[at - 1 : at] == "$")) - (
+            char in "})" and depth > 0
+        )
+        quoted ^= char == "`"
+        if char.isspace() and not depth and not quoted:
+            parts.append(current)
+            current = ""
+        else:
+            current += char
+    whole = [p for p in [*parts, current] if p]
+    return whole if not depth and not quoted else [text]
 
 
 def _hidden(name: str, text: str) -> str:
     """Secrets stay out of reports, whoever put them into the script."""
-    if name and _SECRET.search(name) and text and not text.startswith("$"):
-        return HIDDEN
-    return _SECRET_WORD.sub(rf"\1{HIDDEN}", _SECRET_VALUE.sub(HIDDEN, text))
+    clean = secrets.hidden_value(name, text[: 4 * _SHOWN])  # a secret at the cut is not shown
+    return clean if len(clean) <= _SHOWN else clean[:_SHOWN] + " …"
 
 
 def _calls(
     file: str, command: Command, tools: Sequence[str], counter: _Counter
 ) -> Iterator[BuildCall]:
     """The calls in one command: mpirun starts several programs, each after a `:`."""
-    if not any(_tool(word, tools) for word in command.words):
+    first = next((v for w in command.words for v in w.values), "").rsplit("/", 1)[-1]
+    if first in _SAYS or not any(_tool(word, tools) for word in command.words):
+        return
+    if [v for w in command.words for v in w.values][:2] in (["command", "-v"], ["command", "-V"]):
         return
     for words in _programs(command.words):
         at = next((i for i, w in enumerate(words) if _tool(w, tools) not in (None, "mpirun")), None)
@@ -127,7 +198,24 @@ def _call(
         tool=tool,
         index=counter.next(tool),
         program=" ".join(value for word in program for value in word.values),
-        flags=tuple(_flags(rest)),
+        flags=tuple(_from(command.folder, flag) for flag in _flags(rest)),
+    )
+
+
+def _from(folder: str, flag: BuildFlag) -> BuildFlag:
+    """Relative paths of an option, from the folder that the script went to."""
+    if not folder or flag.name not in (*_PATHS, POSITIONAL):
+        return flag
+    return replace(
+        flag,
+        values=tuple(
+            f"{folder}/{v.removeprefix('./')}"
+            if v.startswith(("./", "../"))
+            or (flag.name in _LOCAL and v and v[0] not in "/$~")
+            or (v.endswith(".pbtxt") and v[0] not in "/$~" and ":" not in v)
+            else v
+            for v in flag.values
+        ),
     )
 
 
@@ -150,16 +238,20 @@ def _flags(words: Sequence[Word]) -> Iterator[BuildFlag]:
                 yield from done()
                 name, line, open_ = first, word.line, True
                 values = [inner] if equals else []
-                written = [word.written] if equals and len(word.values) == 1 else []
+                written = [word.written or value] if equals and len(word.values) == 1 else []
                 unresolved = list(word.unresolved) if equals else []
             elif open_ and name != POSITIONAL:
                 values.append(value)
                 unresolved += word.unresolved
-                written += [] if i and len(word.values) > 1 else [word.written]
+                written += [word.written] if word.written and not i else []
             else:
                 yield from done()
                 name, line, open_ = POSITIONAL, word.line, True
-                written, values, unresolved = [word.written], [value], list(word.unresolved)
+                written, values, unresolved = (
+                    [word.written or value],
+                    [value],
+                    list(word.unresolved),
+                )
     yield from done()
 
 

@@ -71,6 +71,7 @@ def read_setup(files: OldFiles, fates: Fates) -> tuple[OldSetup, tuple[str, ...]
         folder = item.file.rpartition("/")[0].rpartition("/")[2]
         models.append(old_models.read_model(item.file, config, filled.get(folder, {})))
         leaves += old_models.leaves(item.file, config)
+    models = old_models.without_strangers(models)
     _is_family(models)
     leaves += [Leaf(name, FILE, None, size) for name, size in files.others]
     found: dict[str, EngineFacts] = {}
@@ -86,9 +87,10 @@ def read_setup(files: OldFiles, fates: Fates) -> tuple[OldSetup, tuple[str, ...]
             where=Where(engine.file), hint="name the folder that trtllm-build wrote, or use --checkpoint",
         )  # fmt: skip
     leaves += script_leaves
-    generation, version = _generation(models, engine or checkpoint, fates)
+    generation, version, first, last = _generation(models, engine or checkpoint, fates)
     setup = OldSetup(
-        files.repo, tuple(models), engine, checkpoint, calls, generation, version, _unique(leaves), variables
+        files.repo, tuple(models), engine, checkpoint, calls, generation, version, _unique(leaves), variables,
+        first, last,
     )  # fmt: skip
     return setup, tuple(problems)
 
@@ -126,12 +128,12 @@ def _is_family(models: Sequence[OldModel]) -> None:
 
 def _generation(
     models: Sequence[OldModel], facts: EngineFacts | None, fates: Fates
-) -> tuple[str, str | None]:
-    """(releases that the files fit, in words; one version where a file states it)."""
+) -> tuple[str, str | None, str | None, str | None]:
+    """(releases that the files fit, in words; one version where a file states it; oldest and newest)."""
     low, high = Version("0.5.0"), None
     why_low, why_high = "", ""
     for model in models:
-        for key in model.parameters:
+        for key in model.parameters if model.kind != "other" else ():
             row = fates.parameter(key)
             if row is not None and row.first and Version(row.first) > low:
                 low, why_low = Version(row.first), f"parameter {key}"
@@ -151,6 +153,8 @@ def _generation(
         told += f", but {why_high} is of {high} at most: a mixture"
     else:
         told += f" to {high} ({why_high})" if high is not None else " on"
+    first = str(low) if why_low else None
+    last = str(high) if high is not None and high >= low else None
     version = None
     if facts is not None and facts.version:
         try:
@@ -160,9 +164,9 @@ def _generation(
     if version is not None and facts is not None:
         return (
             f"{version} ({facts.what}'s config.json); the repository fits releases {told}",
-            version,
-        )
-    return f"the repository fits releases {told}", None
+            version, first, last,
+        )  # fmt: skip
+    return f"the repository fits releases {told}", None, first, last
 
 
 def _unique(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:

@@ -1,23 +1,23 @@
-"""`artifacts list`: what lies in a workspace, and what uses it.
+"""`artifacts list`: what lies in a workspace; what uses it is `artifacts_usage`.
 
 Nothing here is verified: a listing reads manifests and sizes only. `artifacts_verify` hashes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import glob
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engineroom.errors import EngineroomError, UsageError, Where
-from engineroom.pipeline.build import ARTIFACTS, location
-from engineroom.pipeline.job import Job, ResolvedTarget
-from engineroom.pipeline.quantize import Checkpoint, find
+from engineroom.errors import UsageError, Where
+from engineroom.pipeline.build_key import ARTIFACTS
 from engineroom.runner import files, manifest
 
 CHECKPOINTS, REPOSITORIES, RELEASES = "checkpoints", "repositories", "releases"
@@ -26,6 +26,7 @@ OWN_FILES = ".engineroom"
 FOLDERS = (ARTIFACTS, CHECKPOINTS, REPOSITORIES, RELEASES)
 """Folders of a workspace that hold artefacts, by the layouts of `build`, `quantize`, `render`, `deploy`."""
 KEY = re.compile(r"[0-9a-f]{64}")
+_ABSENT = f"{manifest.NAME} is missing"
 _DEPTH = 6
 """Folders from `artifacts/` down to an artefact: name, lane, version, sku, layout, digest."""
 
@@ -38,8 +39,10 @@ class Entry:
         path: absolute. name: POSIX path relative to the workspace.
         kind: of its manifest; None when there is none that can be read.
         manifest: its content; empty without one.
-        problem: why the manifest cannot be read.
-        size_bytes: of all files below `path`, as a listing shows them; links share bytes.
+        problem: why the manifest, or the folder, cannot be read. Of a folder that cannot be listed, what
+            lies below it is not known either (`unlisted`).
+        size_bytes: of all files below `path`, as a listing shows them; links share bytes. Files that may
+            not be looked at count nothing.
     """
 
     path: Path
@@ -48,6 +51,7 @@ class Entry:
     manifest: Mapping[str, Any]
     size_bytes: int
     problem: str | None = None
+    unlisted: bool = False
 
     def fact(self, *keys: str) -> Any:
         """A value of the manifest by its keys; None where one is missing or no object."""
@@ -103,20 +107,6 @@ class Entry:
         }
 
 
-@dataclass(frozen=True)
-class Usage:
-    """Who uses an entry, by its name: ``target <id>``, or the name of another entry.
-
-    `notes` say what could not be worked out.
-    """
-
-    uses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    def of(self, entry: Entry) -> tuple[str, ...]:
-        return self.uses.get(entry.name, ())
-
-
 def entries(workspace: Path) -> list[Entry]:
     """Every artefact of a workspace, by name.
 
@@ -128,7 +118,7 @@ def entries(workspace: Path) -> list[Entry]:
             "there is no workspace here", where=Where(workspace.as_posix()),
             hint="name it with --out, or run `engineroom build` first",
         )  # fmt: skip
-    found = [_entry(workspace, path) for path in _folders(workspace)]
+    found = [_entry(workspace, path, why) for path, why in _folders(workspace)]
     return sorted(found, key=lambda entry: entry.name)
 
 
@@ -142,7 +132,7 @@ def entry_at(workspace: Path, path: Path) -> Entry:
     if not path.is_dir():
         raise UsageError("no such folder", where=Where(path.as_posix()), hint="`artifacts list`")
     entry = _entry(workspace, path)
-    if not (path / manifest.NAME).is_file():
+    if entry.problem == _ABSENT:
         raise UsageError(
             f"no artefact: {manifest.NAME} is missing", where=Where(path.as_posix()),
             hint="name a folder that `engineroom artifacts list` shows",
@@ -150,137 +140,68 @@ def entry_at(workspace: Path, path: Path) -> Entry:
     return entry
 
 
-def _folders(workspace: Path) -> Iterator[Path]:
-    """Folders of artefacts; links are not followed, and staged folders (dot names) are none."""
-    for folder, _, _ in os.walk(workspace / ARTIFACTS):
-        path = Path(folder)
-        depth = len(path.relative_to(workspace / ARTIFACTS).parts)
-        hidden = any(part.startswith(".") for part in path.relative_to(workspace).parts)
-        if depth == _DEPTH and not hidden:
-            yield path
-    for name in (CHECKPOINTS, REPOSITORIES, RELEASES):
-        for path in sorted((workspace / name).glob("*")):
-            if path.is_dir() and not path.is_symlink() and not path.name.startswith("."):
-                yield path
+def _folders(workspace: Path) -> Iterator[tuple[Path, str | None]]:
+    """Folders of artefacts, and folders above them that cannot be listed, with the reason.
+
+    Links are not followed, and staged folders (dot names) are none.
+    """
+    for name in FOLDERS:
+        yield from _below(workspace / name, _DEPTH if name == ARTIFACTS else 1)
 
 
-def _entry(workspace: Path, path: Path) -> Entry:
+def _below(folder: Path, depth: int) -> Iterator[tuple[Path, str | None]]:
+    """Folders so deep below one. The folders of artefacts are listed as well, to see whether they can be."""
+    try:
+        with os.scandir(folder) as found:
+            names = sorted(
+                e.name
+                for e in found
+                if not e.name.startswith(".") and e.is_dir(follow_symlinks=False)
+            )
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        yield folder, error.strerror or str(error)
+        return
+    if depth == 0:
+        yield folder, None
+        return
+    for name in names:
+        yield from _below(folder / name, depth - 1)
+
+
+def _entry(workspace: Path, path: Path, unlisted: str | None = None) -> Entry:
+    """Args: unlisted: why the folder cannot be listed."""
     name = (
         path.relative_to(workspace).as_posix()
         if path.is_relative_to(workspace)
         else path.as_posix()
     )
-    size = sum(file.lstat().st_size for file in _regular(path))
+    if unlisted is not None:
+        return Entry(path, name, None, {}, 0, f"it cannot be listed: {unlisted}", True)
+    size = _size(path)
     problem, content = None, {}
     try:
         content = files.read_json(path / manifest.NAME)
         if not isinstance(content, dict) or not isinstance(content.get("kind"), str):
             problem, content = "its manifest is of no artefact", {}
     except FileNotFoundError:
-        problem = f"{manifest.NAME} is missing"
-    except (OSError, ValueError, RecursionError):
+        problem = _ABSENT
+    except OSError as error:
+        problem = f"its manifest is unreadable: {error.strerror or error}"
+    except (ValueError, RecursionError):
         problem = "its manifest is unreadable"
     return Entry(path, name, content.get("kind"), content, size, problem)
 
 
-def _regular(root: Path) -> Iterator[Path]:
+def _size(root: Path) -> int:
+    total = 0
     for folder, _, names in os.walk(root):
         for name in names:
-            path = Path(folder, name)
-            if path.is_file() and not path.is_symlink():
-                yield path
-
-
-def usage(found: Sequence[Entry], jobs: Sequence[Job]) -> Usage:
-    """What uses which artefact.
-
-    A target uses the artefact that `build` would reuse now, and that its checkpoint; a repository uses
-    the artefact it was rendered from; an artefact uses the checkpoint it was made from.
-    """
-    uses: dict[str, list[str]] = {}
-    notes: list[str] = []
-    by_digest = {entry.text("digest"): entry for entry in found if entry.manifest}
-    for job in jobs:
-        for name, user in _of_spec(job, found, notes):
-            uses.setdefault(name, []).append(user)
-    for entry in found:
-        for name in _needs(entry, by_digest):
-            uses.setdefault(name, []).append(entry.name)
-    return Usage({name: tuple(dict.fromkeys(items)) for name, items in uses.items()}, tuple(notes))
-
-
-def _needs(entry: Entry, by_digest: Mapping[str | None, Entry]) -> Iterator[str]:
-    """Names of the entries that an entry was made from."""
-    for part in ("artefact", "checkpoint"):
-        path = entry.text(part, "path")
-        if path is not None:
-            yield path
-        else:
-            made_from = by_digest.get(entry.text(part, "digest") or "")
-            if made_from is not None:
-                yield made_from.name
-
-
-def with_needs(found: Sequence[Entry], picked: Sequence[Entry]) -> list[Entry]:
-    """Entries, and those that they were made from, each once."""
-    by_digest = {entry.text("digest"): entry for entry in found if entry.manifest}
-    by_name = {entry.name: entry for entry in found}
-    result: dict[str, Entry] = {}
-    todo = list(picked)
-    while todo:
-        entry = todo.pop(0)
-        if entry.name not in result:
-            result[entry.name] = entry
-            todo += [by_name[name] for name in _needs(entry, by_digest) if name in by_name]
-    return list(result.values())
-
-
-def _of_spec(job: Job, found: Sequence[Entry], notes: list[str]) -> Iterator[tuple[str, str]]:
-    """(name of an entry, who uses it) of a spec's targets."""
-    spec = job.loaded.spec.name
-    checkpoint = current_checkpoint(job)
-    if checkpoint is None:
-        prefix = f"{CHECKPOINTS}/{job.checkpoint_prefix}"
-        kept = [entry for entry in found if entry.name.startswith((f"{ARTIFACTS}/{spec}/", prefix))]
-        if kept:
-            notes.append(
-                f"{spec}: its own checkpoint is not here or not readable, so all of its artefacts count as used"
-            )
-        for entry in kept:
-            yield entry.name, f"spec {spec}"
-        return
-    for item in job.targets:
-        yield checkpoint.relative(job), f"target {item.target.id}"
-        path = current_artefact(job, item, checkpoint)
-        if path is not None:
-            if path.is_relative_to(job.out):
-                yield path.relative_to(job.out).as_posix(), f"target {item.target.id}"
-            continue
-        notes.append(
-            f"{item.target.id}: what it needs cannot be told, so all made for it count as used"
-        )
-        for entry in found:
-            if (
-                entry.name.startswith(f"{ARTIFACTS}/{spec}/")
-                and entry.text("target") == item.target.id
-            ):
-                yield entry.name, f"target {item.target.id}"
-
-
-def current_checkpoint(job: Job) -> Checkpoint | None:
-    """The checkpoint that the spec's builds would use; None when it cannot be told."""
-    try:
-        return find(job)
-    except EngineroomError:
-        return None
-
-
-def current_artefact(job: Job, item: ResolvedTarget, checkpoint: Checkpoint) -> Path | None:
-    """Where `build` puts a target's artefact, there or not; None for one that it refuses."""
-    try:
-        return location(job, item, checkpoint)[0]
-    except EngineroomError:
-        return None
+            with contextlib.suppress(OSError):  # one that goes just now, or in a folder without `x`
+                st = Path(folder, name).lstat()
+                total += st.st_size if stat.S_ISREG(st.st_mode) else 0
+    return total
 
 
 def lock_of(workspace: Path, name: str, key: str | None) -> Path:

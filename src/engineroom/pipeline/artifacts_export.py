@@ -13,12 +13,10 @@ from engineroom.errors import UsageError, Where, artefact_error
 from engineroom.pipeline.artifacts import (
     CHECKPOINTS,
     Entry,
-    current_artefact,
-    current_checkpoint,
     entries,
-    with_needs,
 )
 from engineroom.pipeline.artifacts_transfer import HUB, REGISTRY, Moved, scratch
+from engineroom.pipeline.artifacts_usage import current_artefact, current_checkpoint, with_needs
 from engineroom.pipeline.artifacts_verify import damage_of
 from engineroom.pipeline.build import ARTIFACTS
 from engineroom.pipeline.job import Job, Reporter
@@ -113,7 +111,10 @@ def export(
     if to.endswith(".tar"):
         with oci_write.archive(Path(to).absolute()) as sink:
             return _to_layout(workspace, picked, sink, big, say)
-    return _to_layout(workspace, picked, oci_write.FolderSink(Path(to).absolute()), big, say)
+    layout = oci_write.FolderSink(
+        Path(to).absolute(), lambda who: say(f"waiting for the folder, held by {who}")
+    )
+    return _to_layout(workspace, picked, layout, big, say)
 
 
 def _to_layout(

@@ -6,6 +6,7 @@ what a server may be running from, and they are replaced in place.
 
 Nothing outside the workspace is touched, links are not followed, and what a live builder holds stays: its
 lock (`runner.locks`) is taken for each removal, and staged folders go only when their process is gone.
+What Jobs of the kubernetes executor left in the workspace has no process here: it goes by its age.
 """
 
 from __future__ import annotations
@@ -17,22 +18,23 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from engineroom.errors import UsageError
 from engineroom.pipeline.artifacts import (
     CHECKPOINTS,
     FOLDERS,
     Entry,
-    Usage,
     entries,
     lock_of,
-    usage,
 )
+from engineroom.pipeline.artifacts_usage import Usage, usage
 from engineroom.pipeline.build import ARTIFACTS
 from engineroom.pipeline.job import Job
 from engineroom.runner import files, locks
+from engineroom.runner.executors.kubernetes import JOBS
 
 _LEFT = re.compile(r"\..+\.(?:partial|old)-\d{1,10}(?:-[0-9a-f]{8}-[0-9a-f]{8})?")
 FOREIGN_DAYS = 7.0
@@ -56,6 +58,7 @@ class Item:
     Attributes:
         size_bytes: as a listing shows it; links share bytes.
         seal: of its manifest when it was planned; None for leftovers.
+        left: it is no artefact but a leftover of a run.
     """
 
     path: Path
@@ -65,6 +68,7 @@ class Item:
     inodes: Mapping[tuple[int, int], Inode]
     seal: str | None = None
     key: str | None = None
+    left: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -138,7 +142,8 @@ def plan(
         else:
             notes.append(f"{name} is a link to outside the workspace and stays")
     for path, reason in _leftovers(workspace):
-        items.append(_item(path, path.relative_to(workspace).as_posix(), reason))
+        item = _item(path, path.relative_to(workspace).as_posix(), reason)
+        items.append(replace(item, left=True))
     return Plan(tuple(items), len(found) - len(going), tuple(notes))
 
 
@@ -176,9 +181,13 @@ def _item(
 ) -> Item:
     inodes: dict[tuple[int, int], Inode] = {}
     total = 0
-    for folder, _, names in os.walk(path):
+    found = [(path.parent, [path.name])] if path.is_file() else os.walk(path)
+    for folder, *_, names in found:
         for file in names:
-            st = Path(folder, file).lstat()
+            try:
+                st = Path(folder, file).lstat()
+            except OSError:  # it may not be looked at, or goes just now
+                continue
             at = (st.st_dev, st.st_ino)
             here = inodes[at].here + 1 if at in inodes else 1
             inodes[at] = Inode(st.st_size, st.st_nlink, here)
@@ -187,16 +196,21 @@ def _item(
 
 
 def _leftovers(workspace: Path) -> Iterator[tuple[Path, str]]:
-    """Staged folders whose process is gone."""
+    """Staged folders whose process is gone, and what old Jobs left."""
     for path in sorted(_hidden(workspace)):
         if not _LEFT.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
             continue
         lives = files.owner_lives(path)
-        days = (time.time() - _last_write(path)) / 86400
+        days = _idle_days(path)
         if lives is False:
             yield path, "left by a process that is gone"
         elif lives is None and days > FOREIGN_DAYS:
             yield path, f"left by another machine, {days:.0f} days untouched"
+    jobs = workspace / JOBS
+    for path in [] if jobs.is_symlink() else sorted(jobs.glob("*")):  # dot names, too
+        days = _idle_days(path)
+        if not path.is_symlink() and days > FOREIGN_DAYS:
+            yield path, f"left by a Job, {days:.0f} days untouched"
 
 
 def _hidden(workspace: Path) -> Iterator[Path]:
@@ -213,8 +227,13 @@ def _hidden(workspace: Path) -> Iterator[Path]:
             names[:] = [n for n in names if not n.startswith(".") and at + 1 < depth]
 
 
-def _last_write(path: Path) -> float:
-    return max(p.lstat().st_mtime for p in (path, *path.rglob("*")))
+def _idle_days(path: Path) -> float:
+    """Since the last write to a file or below a folder."""
+    try:
+        last = max(p.lstat().st_mtime for p in (path, *path.rglob("*")))
+    except FileNotFoundError:  # something goes just now: it is at work
+        return 0.0
+    return (time.time() - last) / 86400
 
 
 def collect(workspace: Path, planned: Plan) -> dict[str, str]:
@@ -228,12 +247,19 @@ def collect(workspace: Path, planned: Plan) -> dict[str, str]:
             outcome[item.name] = _remove(workspace.absolute(), item)
         except OSError as error:
             outcome[item.name] = f"failed: {error.strerror or error}"
+        except UsageError as error:  # a lock of another user
+            outcome[item.name] = f"failed: {error.message}"
     return outcome
 
 
 def _remove(workspace: Path, item: Item) -> str:
-    if item.seal is None and _LEFT.fullmatch(item.path.name):
-        shutil.rmtree(item.path)
+    if item.left:
+        if item.path.parent.name == JOBS and _idle_days(item.path) <= FOREIGN_DAYS:
+            return "kept: a Job wrote to it meanwhile"
+        if item.path.is_dir():
+            shutil.rmtree(item.path)
+        else:
+            item.path.unlink()
         return REMOVED
     now = threading.Event()
     now.set()  # do not wait for a builder: it is at work on this very artefact

@@ -13,8 +13,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from engineroom import __version__
 from engineroom.errors import artefact_error
-from engineroom.pipeline.artifacts import CHECKPOINTS, KEY, RELEASES, REPOSITORIES, entries, lock_of
+from engineroom.pipeline.artifacts import (
+    CHECKPOINTS,
+    KEY,
+    RELEASES,
+    REPOSITORIES,
+    Entry,
+    entries,
+    lock_of,
+)
 from engineroom.pipeline.artifacts_transfer import HUB, REGISTRY, Moved, scratch
 from engineroom.pipeline.artifacts_verify import damage_of
 from engineroom.pipeline.build import ARTIFACTS
@@ -85,8 +94,8 @@ def _from_layout(
     for row, value in wanted:
         bom = attached.get(row.digest)
         if bom is not None:  # an SBOM that is damaged is damage like any other
-            for blob in bom.get("layers") or ():
-                oci_read.read_blob(layout, oci.descriptor(blob, layout.name))
+            for blob in oci_read.descriptors(bom, "layers", layout.name):
+                oci_read.read_blob(layout, blob)
         one = _take(workspace, layout, row, value, bom is not None)
         say(f"{one.name}: {one.outcome}")
         moved.append(one)
@@ -158,9 +167,18 @@ def _published(workspace: Path, final: Path, kind: str, key: str) -> Iterator[Pa
 def place(workspace: Path, name: str, content: Mapping[str, Any], where: str) -> Path:
     """Where an artefact goes; its name comes from outside and must be one that we would give it.
 
+    Of an artefact of `build`, the name of the service is the only part that its manifest does not decide.
+
     Raises:
-        UsageError: another folder than its kind's, a name that leaves it, or not its key's.
+        UsageError: another folder than its kind's, a name that leaves it, or one that is not of its key,
+            lane, runtime version, SKU and layout; or it is of a newer engineroom.
     """
+    if manifest.newer(content):
+        maker = str(content.get("engineroom_version"))[:40]
+        raise artefact_error(
+            where, f"`{name[:200]}` was made by engineroom {maker}, whose manifests are newer than those "
+            f"that this one ({__version__}) reads", hint=f"import it with engineroom {maker} or a newer one",
+        )  # fmt: skip
     kind, key = str(content.get("kind")), str(content.get("key"))
     folder = _PLACES.get(kind, ARTIFACTS)
     parts = name.split("/")
@@ -168,7 +186,7 @@ def place(workspace: Path, name: str, content: Mapping[str, Any], where: str) ->
     known = kind in _PLACES or kind in ("engine", "build-plan") or kind.endswith("-package")
     shaped = len(parts) == depth and parts[0] == folder and all(map(_PART.fullmatch, parts[1:]))
     if folder == ARTIFACTS:
-        keyed = parts[-1] == key[:16]
+        keyed = parts[2:] == [*_below_service(content), key[:16]]
     else:
         keyed = kind != "checkpoint" or parts[-1].endswith(f"-{key[:12]}")
     if not (known and shaped and keyed and KEY.fullmatch(key)):
@@ -182,6 +200,16 @@ def place(workspace: Path, name: str, content: Mapping[str, Any], where: str) ->
             final, "a link in the workspace leads out of it", hint="remove the link"
         )
     return final
+
+
+def _below_service(content: Mapping[str, Any]) -> list[str]:
+    """Lane, runtime version, SKU and layout of an artefact, as its manifest says and `build` places it."""
+    entry = Entry(Path(), "", None, content, 0)
+    lane, kind = str(entry.text("lane")), str(content.get("kind"))
+    if kind.endswith("-package") and kind != f"{lane}-package":
+        lane = ""  # no place at all
+    layout = f"{entry.text('tensor_parallel')}x{entry.text('pipeline_parallel')}"
+    return [lane, str(entry.text("stack", "runtime_version")), str(entry.text("sku", "id")), layout]
 
 
 def _from_hub(workspace: Path, source: str, only: Sequence[str]) -> list[Moved]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from engineroom.errors import MissingError, UsageError, Where
+from engineroom.errors import EngineroomError, MissingError, UsageError, Where
 from engineroom.lanes import LaneRequest
-from engineroom.pipeline.build_jobs import SharedReporter, TargetErrors, Task, run_all
+from engineroom.pipeline.build_jobs import SharedReporter, TargetErrors, Task, of_system, run_all
 from engineroom.pipeline.build_key import ARTIFACTS, Inputs, inputs_of
 from engineroom.pipeline.build_run import BUILD_PLAN, ENGINE, PLAN, Artefact, Tools, build_one, kept
 from engineroom.pipeline.check import require_no_errors
@@ -63,7 +64,8 @@ def build(
 ) -> list[Artefact] | list[dict[str, Any]]:
     """Build every target; with `dry_run`, the steps as data.
 
-    A target that fails does not keep the others from being built; results are in the spec's order.
+    A target that fails, or whose inputs are not here, does not keep the others from being built; results
+    are in the spec's order.
 
     Args:
         allow_plan: a plan without its tool is good enough (`up --runtime reference` stands something
@@ -93,8 +95,8 @@ def build(
     checkpoint = find(job)
     tools = Tools(executor or LocalExecutor(), timeout)
     try:
-        found = [inputs_of(job, item, checkpoint) for item in chosen]
-        results = _build_all(job, found, checkpoint, tools, jobs)
+        found, refused = _inputs(job, chosen, checkpoint)
+        results = _build_all(job, found, checkpoint, tools, jobs, refused)
     finally:
         job.verified.save()
     plans = [r for r in results if r.is_engine_plan]
@@ -111,9 +113,31 @@ def build(
     return results
 
 
+def _inputs(
+    job: Job, chosen: Sequence[ResolvedTarget], checkpoint: Checkpoint
+) -> tuple[list[Inputs], dict[str, EngineroomError]]:
+    """(inputs of the targets that can be built, errors of the others by target)."""
+    found: list[Inputs] = []
+    refused: dict[str, EngineroomError] = {}
+    for item in chosen:
+        try:
+            found.append(inputs_of(job, item, checkpoint))
+        except EngineroomError as error:
+            refused[item.target.id] = error
+        except OSError as error:
+            refused[item.target.id] = of_system(error)
+    return found, refused
+
+
 def _build_all(
-    job: Job, found: list[Inputs], checkpoint: Checkpoint, tools: Tools, jobs: int | None
+    job: Job,
+    found: list[Inputs],
+    checkpoint: Checkpoint,
+    tools: Tools,
+    jobs: int | None,
+    refused: Mapping[str, EngineroomError],
 ) -> list[Artefact]:
+    """Build every target of `found`, then tell the errors of these and of `refused`, in the spec's order."""
     elsewhere = bool(getattr(tools.executor, "elsewhere", False))
     places = min(len(found), jobs or (len(found) if elsewhere else 1))
     done: dict[str, Artefact] = {}
@@ -131,11 +155,17 @@ def _build_all(
         return Task(name, 0 if elsewhere else memory_of(inputs), work)
 
     free = available_bytes() if places > 1 else None
-    failed = run_all([task(inputs) for inputs in found], places, free, tools.stop)
+    ran = dict(run_all([task(inputs) for inputs in found], places, free, tools.stop))
+    errors = {**refused, **ran}
+    failed = [(i.target.id, errors[i.target.id]) for i in job.targets if i.target.id in errors]
+    total = len(found) + len(refused)
     if len(failed) == 1:
-        raise failed[0][1]
+        name, error = failed[0]
+        if name in refused and total > 1 and name not in error.message:
+            error.message = f"{name}: {error.message}"
+        raise error
     if failed:
-        raise TargetErrors(failed, len(found))
+        raise TargetErrors(failed, total)
     return [done[inputs.item.target.id] for inputs in found]
 
 

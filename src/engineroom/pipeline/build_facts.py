@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,38 @@ def assert_quantization(request: LaneRequest, checkpoint: Checkpoint) -> None:
                     where=Where(path.as_posix(), key=name),
                     hint="run `engineroom quantize` again",
                 )
+
+
+def assert_packed(content: Mapping[str, Any], inputs: Inputs, checkpoint: Checkpoint) -> None:
+    """The checkpoint in a package is, file by file, the one that the key was made of.
+
+    Args:
+        content: manifest of the package.
+
+    Raises:
+        UsageError: a file changed, came or went between the key and the package.
+    """
+    source, packed = "hf/", "checkpoint/"
+    ours = {output for step in inputs.steps for output in step.outputs}
+    wanted = {
+        packed + name[len(source) :]: digest
+        for name, digest in checkpoint.manifest["files"].items()
+        if name.startswith(source)
+    }
+    found = {
+        name: digest
+        for name, digest in content["files"].items()
+        if name.startswith(packed) and (name in wanted or name not in ours)
+    }
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            file = checkpoint.path / source / name[len(packed) :]
+            raise UsageError(
+                "the checkpoint was changed while it was packed",
+                where=Where(file.as_posix(), key=inputs.item.target.id),
+                hint="nothing was published; run `engineroom quantize`, then build again when nothing "
+                "writes to it",
+            )
 
 
 def facts_of(

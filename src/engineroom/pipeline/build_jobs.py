@@ -79,6 +79,12 @@ class _State:
                 self.changed.wait(_WAKE)
 
 
+def of_system(error: OSError) -> UsageError:
+    """A full disk, a file that may not be read: one target's error, and perhaps not the others'."""
+    name = None if error.filename is None else str(error.filename)
+    return UsageError(str(error.strerror or error), where=Where(name))
+
+
 def run_all(
     tasks: Sequence[Task], places: int, free: int | None, stop: threading.Event
 ) -> list[tuple[str, EngineroomError]]:
@@ -100,9 +106,8 @@ def run_all(
             task.work()
         except EngineroomError as error:
             errors[task.name] = error
-        except OSError as error:  # a full disk: this target's, and perhaps not the others'
-            name = None if error.filename is None else str(error.filename)
-            errors[task.name] = UsageError(str(error.strerror or error), where=Where(name))
+        except OSError as error:
+            errors[task.name] = of_system(error)
 
     if places <= 1:
         for task in tasks:

@@ -158,6 +158,41 @@ def _read_of(
     return found
 
 
+def assert_unchanged(job: Job, inputs: Inputs, checkpoint: Checkpoint) -> None:
+    """What the steps read is still what the key was made of; files that have not changed are not read.
+
+    Raises:
+        UsageError: a file changed, came or went; names the input.
+    """
+    for name, expected in inputs.facts["checkpoint"].items():
+        place = name.replace(_CHECKPOINT, inputs.request.checkpoint, 1)
+        path = job.out / place
+        try:
+            found = _on_disk(job, path, checkpoint)
+        except OSError as error:
+            found = f"{error.strerror or error}"
+        if found != expected:
+            raise UsageError(
+                "what the build reads is no longer what its key was made of: it was changed meanwhile",
+                where=Where(path.as_posix(), key=inputs.item.target.id),
+                hint="nothing was published; run `engineroom quantize`, then build again when nothing "
+                "writes to it",
+            )
+
+
+def _on_disk(job: Job, path: Path, checkpoint: Checkpoint) -> str:
+    """The digest of an input as `_read_of` takes it, of the files that are there now."""
+    if not path.is_relative_to(checkpoint.path):
+        if path.is_file():
+            return job.verified.sha256(path)
+        return files.digest_of(job.verified.tree_digests(path))
+    rest = path.relative_to(checkpoint.path).as_posix()
+    if path.is_dir():
+        below = job.verified.tree_digests(path)
+        return files.digest_of({f"{rest}/{n}": digest for n, digest in below.items()})
+    return files.digest_of({rest: job.verified.sha256(path)} if path.exists() else {})
+
+
 def _part(listing: Mapping[str, str], name: str, checkpoint: Checkpoint) -> str:
     part = {n: d for n, d in listing.items() if n == name or n.startswith(f"{name}/")}
     if not part:

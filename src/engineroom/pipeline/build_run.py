@@ -6,10 +6,11 @@ publish by one rename. Whoever waited for the lock finds what the other one made
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,15 @@ from typing import Any
 from engineroom.errors import ExternalToolError, InternalError, Where
 from engineroom.pipeline.attachments import assert_copied, copy_into
 from engineroom.pipeline.build_actions import ACTIONS
-from engineroom.pipeline.build_facts import assert_quantization, engine_differences, facts_of
-from engineroom.pipeline.build_key import ARTIFACTS, Inputs, place
+from engineroom.pipeline.build_facts import (
+    assert_packed,
+    assert_quantization,
+    engine_differences,
+    facts_of,
+)
+from engineroom.pipeline.build_key import ARTIFACTS, Inputs, assert_unchanged, place
 from engineroom.pipeline.job import Job, Reporter, ResolvedTarget
-from engineroom.pipeline.quantize import Checkpoint
+from engineroom.pipeline.quantize import Checkpoint, lock_of
 from engineroom.pipeline.step_failure import explained
 from engineroom.runner import files, locks, manifest
 from engineroom.runner.executors import Executor, Progress, StepRun
@@ -79,7 +85,11 @@ class Tools:
 
 
 def kept(job: Job, inputs: Inputs, kinds: tuple[str, ...]) -> Artefact | None:
-    """The verified artefact of these inputs, of the first kind that there is."""
+    """The verified artefact of these inputs, of the first kind that there is.
+
+    Raises:
+        NewerError: a newer engineroom made what is there.
+    """
     for kind in kinds:
         content = manifest.reuse(inputs.path, kind, inputs.key, job.verified)
         if content is None:
@@ -87,8 +97,11 @@ def kept(job: Job, inputs: Inputs, kinds: tuple[str, ...]) -> Artefact | None:
         if kind == ENGINE and (wrong := engine_differences(inputs.path, inputs.request)):
             job.reporter.note(f"{inputs.item.target.id}: not reused: config.json: {wrong[0]}")
             continue
-        if kind == BUILD_PLAN and content["checkpoint"]["path"] != inputs.request.checkpoint:
-            continue  # a plan names the checkpoint's folder
+        if kind == BUILD_PLAN:  # a plan names the checkpoint's folder
+            made_from = content.get("checkpoint")
+            path = made_from.get("path") if isinstance(made_from, dict) else None
+            if path != inputs.request.checkpoint:
+                continue
         return Artefact(inputs.item, inputs.path, kind, content, True)
     return None
 
@@ -100,7 +113,7 @@ def build_one(
 
     Raises:
         MissingError, ExternalToolError: of a step. UsageError: the checkpoint is not what the spec
-            says, or an attachment changed.
+            says, or it or an attachment changed. NewerError: a newer engineroom made what is there.
     """
     target = inputs.item.target.id
     planned = inputs.compiles and tools.missing(inputs) is not None
@@ -114,9 +127,25 @@ def build_one(
         with locks.exclusive(lock, waiting, stop=tools.stop) as held:
             found = _hit(job, inputs, tools, planned) or _adopt(job, inputs, tools, planned, held)
             if found is None:
-                return _make(job, inputs, checkpoint, tools, reporter, planned, held)
+                with _reading(job, inputs, checkpoint, tools, reporter):
+                    return _make(job, inputs, checkpoint, tools, reporter, planned, held)
     reporter.note(f"{target}: reusing verified {found.kind}")
     return found
+
+
+@contextlib.contextmanager
+def _reading(
+    job: Job, inputs: Inputs, checkpoint: Checkpoint, tools: Tools, reporter: Reporter
+) -> Iterator[None]:
+    """While this holds, `quantize` does not publish the checkpoint anew, nor `gc` remove it."""
+
+    def waiting(who: str) -> None:
+        reporter.note(
+            f"{inputs.item.target.id}: {who} is at work on {checkpoint.path.name}; waiting for it"
+        )
+
+    with locks.shared(lock_of(job, checkpoint.path), waiting, stop=tools.stop):
+        yield
 
 
 def _hit(job: Job, inputs: Inputs, tools: Tools, planned: bool) -> Artefact | None:
@@ -146,7 +175,10 @@ def _adopt(job: Job, inputs: Inputs, tools: Tools, planned: bool, held: bool) ->
         if other == inputs.path:
             continue
         kind = ENGINE if inputs.compiles else inputs.package
-        content = manifest.reuse(other, kind, inputs.key, job.verified)
+        try:
+            content = manifest.reuse(other, kind, inputs.key, job.verified)
+        except manifest.NewerError:
+            continue
         if content is None or (kind == ENGINE and engine_differences(other, inputs.request)):
             continue
         with files.staged(inputs.path, alone=held) as staging, job.verified.linking(other):
@@ -164,6 +196,7 @@ def _make(
     planned: bool,
     held: bool,
 ) -> Artefact:
+    assert_unchanged(job, inputs, checkpoint)  # what it waited for may have been about its inputs
     assert_quantization(inputs.request, checkpoint)
     kind = BUILD_PLAN if planned else ENGINE if inputs.compiles else inputs.package
     ran = kind == ENGINE
@@ -189,6 +222,8 @@ def _make(
                 ACTIONS[step.name].run(step, inputs.request, checkpoint.path, staging)
             elif inputs.compiles:
                 raise InternalError(f"no action for the step {step.name}")
+        if not planned:
+            assert_unchanged(job, inputs, checkpoint)
         if kind == ENGINE and (wrong := engine_differences(staging, inputs.request)):
             raise ExternalToolError(
                 "the engine is not what was asked for: its config.json says that " + wrong[0],
@@ -207,6 +242,8 @@ def _make(
             verified=job.verified,
         )
         assert_copied(content["files"], inputs.attached)
+        if not inputs.compiles:
+            assert_packed(content, inputs, checkpoint)
     return Artefact(inputs.item, inputs.path, kind, content, False)
 
 
@@ -251,9 +288,11 @@ def _run(
     )
     with explained(job.catalog):
         tools.executor.run(run)
-    absent = [name for name in step.outputs if not (staging / name).is_file()]
+    outputs = {name: staging / name for name in step.outputs}
+    absent = [name for name, path in outputs.items() if path.is_symlink() or not path.is_file()]
     if absent:
         raise ExternalToolError(
-            f"`{step.argv[0]}` ended well but left no {', '.join(absent)}",
+            f"`{step.argv[0]}` ended well but left no {', '.join(absent)}"
+            + (" of its own, but a link" if any(outputs[n].is_symlink() for n in absent) else ""),
             where=Where(log.as_posix()),
         )

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from engineroom.catalog import Catalog
 from engineroom.catalog.migration import load_migration
 from engineroom.catalog.triton_parameters import load_triton_parameters
@@ -21,7 +23,8 @@ from engineroom.migration.draft import Wishes, draft_spec
 from engineroom.migration.draft_model import FILL_IN
 from engineroom.migration.fates import NewModel, Tables, TensorFate, settings
 from engineroom.migration.setup import read_setup
-from engineroom.names import LaneName
+from engineroom.migration.veil import Veil
+from engineroom.names import LaneName, Support
 from engineroom.pipeline.check import check
 from engineroom.pipeline.init import DEFAULT_STACK, HUB_DATASET
 from engineroom.pipeline.job import Job
@@ -29,9 +32,11 @@ from engineroom.pipeline.migrate_ab import ab_files, ab_plan
 from engineroom.pipeline.migrate_clients import client_map
 from engineroom.pipeline.migrate_fields import FieldLine, core_lines, front_lines
 from engineroom.pipeline.migrate_files import find_path, folders, locate, read_files
+from engineroom.pipeline.own_folder import may_write, replaced
+from engineroom.pipeline.upgrade_parts import stack_of
+from engineroom.planning.support_matrix import lane_support
 from engineroom.runner import files
 from engineroom.spec.load import load_spec, parse_spec
-from engineroom.spec.model import StackRef
 from engineroom.spec.serving import Features
 from engineroom.types import StackRelease
 from engineroom.types.migration import Migration, OldSetup, SettingReport
@@ -54,6 +59,7 @@ def migrate(
     name: str | None = None,
     model: str | None = None,
     catalog: Path | Catalog | None = None,
+    force: bool = False,
 ) -> Migration:
     """Read an old setup and write `engineroom.yaml`, `report.json`, `report.md`, `clients.md`,
     `ab-plan.md` and the files of the plan into the folder `out`, all or none.
@@ -64,17 +70,18 @@ def migrate(
         checkpoint: folder of the TensorRT-LLM checkpoint; or a Hugging Face folder, which becomes
             model.source as `model` does.
         build_script: shell script; it is read, never run.
-        out: new, empty, or written by `migrate` before.
+        out: new, empty, or as `migrate` wrote it before.
+        force: replace what the user changed in `out`, and keep what is not of `migrate` there.
         catalog: a folder that overlays the shipped data, or a loaded catalog.
         stack: Triton release, or a TensorRT-LLM version.
         sku: GPU of the new service, if no file says it or it changes.
 
     Raises:
         UsageError: no such folder, not an inflight_batcher_llm setup, a file that its format does not
-            allow, an unknown stack, SKU or name, or an `out` that is something else.
+            allow, an unknown stack, SKU or name, or an `out` that is something else or was changed.
     """
     known = catalog if isinstance(catalog, Catalog) else Catalog(catalog)
-    _may_write(out)
+    may_write(out, "migrate", force=force)
     release, written = _stack(known, stack)
     texts, model = read_files(repo, engine, checkpoint, build_script, model)
     setup, unread = read_setup(texts, load_migration(known))
@@ -89,13 +96,16 @@ def migrate(
         folder=lambda text: find_path(text, folders(repo, build_script)),
     )
     draft = draft_spec(setup, known, wishes)
-    if isinstance(stack, str) and written != stack:
+    if known.known_stack(written) is None:
         draft.spec["targets"][0]["stack"] = {"trtllm": release.tensorrt_llm}
     draft.notes += [f"{problem}: the rest of the script may be read wrongly" for problem in unread]
     _name_is_good(draft, name)
-    found = settings(draft, _tables(setup, known, release, draft))
+    veil = Veil(setup)
+    found = veil.settings(settings(draft, _tables(setup, known, release, draft)))
+    draft.spec = veil.data(draft.spec)
+    draft.missing = [veil.text(text) for text in draft.missing]
     spec_text = _spec_text(draft, repo)
-    return _write(out, draft, found, spec_text, known)
+    return _write(out, draft, found, spec_text, known, veil, force)
 
 
 def _write(
@@ -104,6 +114,8 @@ def _write(
     found: tuple[SettingReport, ...],
     spec_text: str,
     known: Catalog,
+    veil: Veil,
+    force: bool,
 ) -> Migration:
     """All files, staged beside `out` and renamed into place.
 
@@ -111,17 +123,20 @@ def _write(
         UsageError: `out` is something else than a folder for this.
     """
     setup = draft.setup
-    with files.staged(out.absolute()) as folder:
+    with replaced(out, "migrate", force=force) as folder:
         files.write_text(folder / SPEC, spec_text)
-        findings = _check(folder / SPEC, draft, known)
+        findings = tuple(veil.data(dict(f)) for f in _check(folder / SPEC, draft, known))
+        draft.missing, draft.notes = (
+            [veil.text(t) for t in ts] for ts in (draft.missing, draft.notes)
+        )
         told = (setup, found, draft.missing, draft.notes, findings)
-        files.write_json(folder / REPORT_JSON, report.as_json(*told))
-        files.write_text(folder / REPORT_MD, report.as_markdown(*told))
-        files.write_text(folder / CLIENTS, client_map(setup, draft.spec, known))
-        files.write_text(folder / AB_PLAN, ab_plan(setup, draft.spec, known))
+        files.write_json(folder / REPORT_JSON, veil.known.tree(report.as_json(*told)))
+        files.write_text(folder / REPORT_MD, veil.page(report.as_markdown(*told)))
+        files.write_text(folder / CLIENTS, veil.page(client_map(setup, draft.spec, known)))
+        files.write_text(folder / AB_PLAN, veil.page(ab_plan(setup, draft.spec, known)))
         more = ab_files(setup, draft.spec, known)
         for name, text in more.items():
-            files.write_text(folder / name, text)
+            files.write_text(folder / name, veil.page(text))
     named = {"spec": SPEC, "report_json": REPORT_JSON, "report_md": REPORT_MD, "clients": CLIENTS,
              "ab_plan": AB_PLAN} | {name: name for name in more}  # fmt: skip
     return Migration(
@@ -142,19 +157,33 @@ def _stack(catalog: Catalog, stack: str | None) -> tuple[StackRelease, str]:
     """(the release, as the spec writes it): a Triton release, else a TensorRT-LLM version.
 
     Raises:
-        UsageError: neither.
+        UsageError: neither, or nobody knows that it has the llmapi lane.
     """
     name = stack or DEFAULT_STACK
     where = Where(key="--stack")
-    if catalog.known_stack(name) is not None:
-        return catalog.lane_stack(name, LaneName.LLMAPI, where), name
-    try:
-        release = catalog.stack(StackRef(trtllm=name), where)
-    except UsageError:
-        return catalog.lane_stack(
-            name, LaneName.LLMAPI, where
-        ), name  # says which releases there are
-    return release, release.id
+    release = stack_of(catalog, name, "--stack")
+    if not release.tensorrt_llm:
+        raise UsageError(
+            f"`{name}` names a vLLM version, and the llmapi lane runs on TensorRT-LLM",
+            where=where, hint=f"use a Triton release such as {DEFAULT_STACK}",
+        )  # fmt: skip
+    support, reason, source = lane_support(catalog, LaneName.LLMAPI, release.runtime_version)
+    contract = catalog.lane_contract(LaneName.LLMAPI, release.runtime_version)
+    if support is not Support.YES or contract is None:
+        have = [v for v in catalog.contract_versions if _has_lane(catalog, v)]
+        why = (
+            f"no contract of TensorRT-LLM {release.runtime_version}" if contract is None else reason
+        )
+        raise UsageError(
+            f"`{name}` cannot be the new side: {why}" + (f" ({source})" if contract else ""),
+            where=where,
+            hint=f"use a Triton release such as {DEFAULT_STACK}, or a TensorRT-LLM version: {', '.join(have)}",
+        )
+    return release, name if catalog.known_stack(name) is not None else release.id
+
+
+def _has_lane(catalog: Catalog, version: str) -> bool:
+    return lane_support(catalog, LaneName.LLMAPI, version)[0] is Support.YES
 
 
 def _name_is_good(draft: Draft, name: str | None) -> None:
@@ -168,33 +197,16 @@ def _name_is_good(draft: Draft, name: str | None) -> None:
             raise UsageError(error.message, where=Where(key="--name"), hint=error.hint) from None
 
 
-def _may_write(out: Path) -> None:
-    """Raises UsageError when `out` holds something that `migrate` did not write."""
-    if not out.exists():
-        return
-    ours = out.is_dir() and (not any(out.iterdir()) or _is_ours(out / REPORT_JSON))
-    if not ours:
-        raise UsageError(
-            "this is no folder that `migrate` wrote, so it is not replaced",
-            where=Where(out.as_posix(), key="--out"), hint="name a new folder",
-        )  # fmt: skip
-
-
-def _is_ours(path: Path) -> bool:
-    try:
-        data = files.read_json(path)
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(data, dict) and data.get("kind") == "migration-report"
-
-
 # ---- the new side
 def _tables(setup: OldSetup, catalog: Catalog, release: StackRelease, draft: Draft) -> Tables:
     contract = catalog.lane_contract(LaneName.LLMAPI, release.runtime_version)
     family: Mapping[str, Any] = (
         contract.family("llmapi") if contract is not None else {"inputs": (), "outputs": ()}
     )
-    features = Features.model_validate(draft.serving.get("features", {}))
+    try:
+        features = Features.model_validate(draft.serving.get("features", {}))
+    except ValidationError:  # `check` says what is wrong with them
+        features = Features()
     sides = {
         side: {t["name"]: (str(t["data_type"]), tuple(t["dims"])) for t in tensors(family, side, features)}
         for side in ("inputs", "outputs")

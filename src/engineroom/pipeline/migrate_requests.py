@@ -121,10 +121,24 @@ def exchanges(
 
 
 def _adapters(setup: OldSetup) -> bool:
-    """Whether the engine takes adapters: it was built for them."""
-    engine = setup.engine.data.get("build_config", {}) if setup.engine else {}
-    plugin = (engine.get("plugin_config") or {}).get("lora_plugin") if engine else None
-    return bool(plugin) or any(c.flag("--lora_plugin") for c in setup.calls)
+    """Whether the engine takes adapters: it was built for them; its config.json wins over the script."""
+    if setup.engine is not None:
+        build = setup.engine.data.get("build_config")
+        plugins = build.get("plugin_config") if isinstance(build, dict) else None
+        if isinstance(plugins, dict) and "lora_plugin" in plugins:
+            return _on(plugins["lora_plugin"])
+    flags = (c.flag("--lora_plugin") for c in setup.calls if c.tool == "trtllm-build")
+    return any(flag is not None and _on(flag.value or "auto") for flag in flags)
+
+
+def _on(value: Any) -> bool:
+    """A plugin's value: `auto` or a data type switch it on, `disable` and null off.
+
+    Source: NVIDIA/TensorRT-LLM tensorrt_llm/plugin/plugin.py, PluginConfig @ v0.16.0.
+    """
+    if isinstance(value, str):
+        return value.strip().lower() not in ("", "disable", "none", "null", "false")
+    return value is True
 
 
 class _Maker:

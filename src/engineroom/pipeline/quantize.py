@@ -110,6 +110,8 @@ def find(job: Job) -> Checkpoint:
         if content["key"] != key:
             raise artefact_error(path, "this checkpoint was made from other inputs")
         return Checkpoint(path, content, True)
+    except manifest.NewerError:
+        raise
     except UsageError as error:
         error.hint = "run `engineroom quantize` first, or `engineroom up` for the whole chain"
         raise
@@ -166,7 +168,7 @@ def quantize(
 def _with_layouts(job: Job, made: Checkpoint) -> Checkpoint:
     """The checkpoint with the sharded layouts that targets' builds read; nothing is quantized."""
     path, key = made.path, str(made.manifest["key"])
-    with locks.exclusive(_lock(job, path), _waiting(job, path)) as held:
+    with locks.exclusive(lock_of(job, path), _waiting(job, path)) as held:
         content = manifest.reuse(path, "checkpoint", key, job.verified) or made.manifest
         if layouts := shards.missing(job, content):
             content = shards.extend(job, path, content, layouts, alone=held)
@@ -185,17 +187,18 @@ def _alone(
     job: Job, path: Path, key: str, model: Path, inputs: dict[str, Any], evaluate: bool
 ) -> Checkpoint:
     """Make the checkpoint while no other process does, or take the one that it made."""
-    with locks.exclusive(_lock(job, path), _waiting(job, path)) as held:
+    with locks.exclusive(lock_of(job, path), _waiting(job, path)) as held:
         return _kept(job, path, key) or _make(job, path, key, model, inputs, evaluate, held)
 
 
-def _lock(job: Job, path: Path) -> Path:
+def lock_of(job: Job, path: Path) -> Path:
+    """The lock of a checkpoint's folder: whoever makes, changes or removes it holds it alone."""
     return job.own_files / "locks" / f"{path.name}.lock"
 
 
 def _waiting(job: Job, path: Path) -> Callable[[str], None]:
     def waiting(who: str) -> None:
-        job.reporter.note(f"{path.name}: {who} is making this checkpoint; waiting for it")
+        job.reporter.note(f"{path.name}: {who} is at work on this checkpoint; waiting for it")
 
     return waiting
 

@@ -22,6 +22,7 @@ from engineroom.pipeline.matrix import ReleaseDiff, diff_stacks
 from engineroom.pipeline.matrix_affected import SpecDiff
 from engineroom.pipeline.matrix_emitted import without_model
 from engineroom.pipeline.matrix_spec import diff_spec
+from engineroom.pipeline.own_folder import may_write, replaced
 from engineroom.pipeline.upgrade_settings import (
     Added,
     touched_settings,
@@ -29,7 +30,7 @@ from engineroom.pipeline.upgrade_settings import (
     trtllm_settings,
     vllm_settings,
 )
-from engineroom.pipeline.upgrade_spec import moved_text, stack_value, text_for
+from engineroom.pipeline.upgrade_spec import ANEW, moved_text, stack_value, text_for
 from engineroom.pipeline.upgrade_text import markdown
 from engineroom.runner import files
 from engineroom.spec.load import parse_spec
@@ -50,6 +51,7 @@ def upgrade(
     image: str | None = None,
     assume_from: bool = False,
     write: bool = True,
+    force: bool = False,
 ) -> Upgrade:
     """Compare two stacks, and write the spec for the new one with its report.
 
@@ -61,9 +63,11 @@ def upgrade(
         image: container of the new stack where it is a version.
         assume_from: take every target to be on `old`, whatever its stack says.
         write: off: nothing is written, and `paths` is empty.
+        force: replace what the user changed in the folder, and keep what is not of `upgrade` there.
 
     Raises:
-        UsageError: an unknown stack, the same one twice, or a spec without a target on `old`.
+        UsageError: an unknown stack, the same one twice, a spec without a target on `old`, or a folder that
+            cannot be written or holds files that the user changed or added.
         FindingsError: a lane of the spec ends with `new`, or nobody knows what `new` accepts.
     """
     facts = job.catalog if job else Catalog(catalog)
@@ -81,8 +85,10 @@ def upgrade(
         )  # fmt: skip
     base = (job.out if job else (out or Path("engineroom-out")).absolute()) / "upgrade"
     run = _Run(facts, left, right, image, base / f"{left.id}-to-{right.id}")
+    if write:
+        may_write(run.out, "upgrade", force=force, given=out)
     result = run.of_spec(job, assume_from) if job else run.of_any()
-    return _written(result, job) if write else result
+    return _written(result, job, force, out) if write else result
 
 
 class _Run:
@@ -163,6 +169,7 @@ class _Run:
             rebuild=tuple(parts.rebuild(self.catalog, self.new, moving, moved)),
             rollback=tuple(parts.rollback(job, moving, self.old, result.clients)),
             spec_text=text,
+            comments_lost=ANEW in (*notes, *more),
         )
 
     def _lanes(self, wanted: Sequence[LaneName]) -> list[LaneEnd]:
@@ -286,13 +293,13 @@ def _findings(before: Job, after: Job, unknown: list[str]) -> list[dict[str, Any
     return [f.as_dict() for f in new if (f.code, f.key) not in old]
 
 
-def _written(result: Upgrade, job: Job | None) -> Upgrade:
+def _written(result: Upgrade, job: Job | None, force: bool, given: Path | None) -> Upgrade:
     names = {"report_json": REPORT, "report_md": REPORT_MD}
     if job is not None and result.spec_text is not None:
         own = job.loaded.file.name
         names = {"spec": "engineroom.yaml" if own in names.values() else own, **names}
     placed = replace(result, paths={key: result.out / name for key, name in names.items()})
-    with files.staged(result.out) as staging:
+    with replaced(result.out, "upgrade", force=force, given=given) as staging:
         if result.spec_text is not None and "spec" in names:
             files.write_text(staging / names["spec"], result.spec_text)
         files.write_json(staging / REPORT, placed.as_dict())

@@ -17,7 +17,10 @@ from engineroom.spec.yaml_lines import parse
 from engineroom.types import StackRelease
 
 Edits = dict[KeyPath, tuple[str, Any]]
-ANEW = "the spec is written anew, without its comments: a value to change is shared or spans lines"
+ANEW = (
+    "the spec is written anew, without its comments: a value to change is shared or spans lines, so it could "
+    "not be edited in place; bring the comments over by hand"
+)
 
 
 def stack_value(stack: StackRelease, release: bool, image: str | None) -> Any:

@@ -29,6 +29,9 @@ def _lines(result: Upgrade, kept: bool) -> Iterator[str]:
     )
     counts = ", ".join(f"{number} {fate}" for fate, number in result.counts().items())
     yield what + (f" Settings: {counts}." if counts else "")
+    if result.comments_lost:
+        yield ""
+        yield "**The new spec is written anew: the comments of the old one are not in it.**"
     yield from _list("Notes", [*result.notes, *(f"unknown: {text}" for text in result.unknown)])
     yield from _table(
         "Lanes", ("lane", "from", "to", "support", "why"),

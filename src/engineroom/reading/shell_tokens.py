@@ -10,11 +10,42 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 MAX_WORDS = 20_000
+MAX_WORK = 300_000
+"""Steps of one script: tokens, pieces of words, and every 32 characters that are handled."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?=)")
-_OPERATORS = ("&&", "||", ";;", "|&", ";", "|", "&", "(", ")")
+_OPERATOR = re.compile(r"&&|\|\||;;&?|;&|\|&|[;|&()]")
+_BLANK = re.compile(r"[ \t\r]+")
+_ROWS = re.compile(r"\n(?:[ \t\r]*\n)*")
+_PLAIN = re.compile(r"[^ \t\n\r;|&<>()\\'\"$`]+")
+_PLAIN_QUOTED = re.compile(r'[^"\\$`]+')
+_NO_BRACKET = re.compile(r"[^\\'\"(){}\n]+")
+_HEREDOC = re.compile(r"<<(-?)[ \t]{0,80}(['\"]?)([^\s'\";|&<>()]{1,200})\2")
 REDIRECT = re.compile(r"[0-9]*(?:>>|>\||>&|<&|<>|>|<(?!<))|&>>?")
+
+
+@dataclass
+class Budget:
+    """Work that is left; a hostile script would take minutes otherwise."""
+
+    left: int = MAX_WORK
+
+    def spend(self, characters: int = 0) -> bool:
+        """Take one step and what so many characters cost; False when nothing is left."""
+        self.left -= 1 + (characters >> 5)
+        return self.left > 0
+
+
+@dataclass
+class Document:
+    """A here-document. `literal`: its end mark is quoted, so nothing in it is put in."""
+
+    end: str
+    tabs: bool
+    literal: bool
+    line: int = 0
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -28,12 +59,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Token:
-    """A word, an operator ("op") or an end of line ("nl")."""
+    """A word, an operator ("op"), an end of line ("nl"), ``((…))`` ("arith") or ``<<X`` ("doc")."""
 
     kind: str
     line: int
     text: str = ""
     parts: tuple[Part, ...] = ()
+    document: Document | None = None
 
 
 @dataclass
@@ -42,77 +74,109 @@ class Lexer:
     at: int = 0
     line: int = 1
     problems: list[tuple[int, str]] = field(default_factory=list)
-    heredocs: list[tuple[str, bool]] = field(default_factory=list)
+    heredocs: list[Document] = field(default_factory=list)
+    budget: Budget = field(default_factory=Budget)
 
     def tokens(self) -> Iterator[Token]:
         text, count = self.text, 0
         while self.at < len(text):
+            if not self.budget.spend():
+                self._stop(f"more than {MAX_WORK} pieces: not read on")
+                return
             char = text[self.at]
-            if char in " \t\r":
-                self.at += 1
+            if (blank := _BLANK.match(text, self.at)) is not None:
+                self.at = blank.end()
             elif text.startswith("\\\n", self.at):
                 self.at += 2
                 self.line += 1
             elif char == "\n":
                 yield Token("nl", self.line)
-                self.at += 1
-                self.line += 1
-                self._skip_heredocs()
+                rows = _ROWS.match(text, self.at)
+                end = rows.end() if rows is not None and not self.heredocs else self.at + 1
+                self.line += text.count("\n", self.at, end)
+                self.at = end
+                self._read_heredocs()
             elif char == "#":
                 end = text.find("\n", self.at)
                 self.at = len(text) if end < 0 else end
             elif text.startswith("<<<", self.at):
+                yield Token("op", self.line, "<<<")
                 self.at += 3
             elif text.startswith("<<", self.at):
-                self._heredoc()
+                document = self._heredoc()
+                if document is not None:
+                    yield Token("doc", self.line, document=document)
             elif (found := REDIRECT.match(text, self.at)) is not None:
                 yield Token("op", self.line, found[0])
                 self.at = found.end()
-            elif (
-                op := next((o for o in _OPERATORS if text.startswith(o, self.at)), None)
-            ) is not None:
-                yield Token("op", self.line, op)
-                self.at += len(op)
+            elif text.startswith("((", self.at) and (sums := self._sums()) is not None:
+                yield sums
+            elif (op := _OPERATOR.match(text, self.at)) is not None:
+                yield Token("op", self.line, op[0])
+                self.at = op.end()
             else:
                 count += 1
                 if count > MAX_WORDS:
-                    self.problems.append((self.line, f"more than {MAX_WORDS} words: not read on"))
+                    self._stop(f"more than {MAX_WORDS} words: not read on")
                     return
                 yield self._word()
 
-    def _heredoc(self) -> None:
-        found = re.compile(r"<<(-?)[ \t]*(['\"]?)([^\s'\";|&<>]+)\2").match(self.text, self.at)
+    def _stop(self, why: str) -> None:
+        self.problems.append((self.line, why))
+        self.at = len(self.text)
+
+    def _sums(self) -> Token | None:
+        """``((…))``; None where the two brackets open subshells."""
+        start, line, told = self.at, self.line, len(self.problems)
+        self._until(")")
+        if self.text[self.at - 2 : self.at] == "))" and len(self.problems) == told:
+            return Token("arith", line, self.text[start : self.at])
+        self.at, self.line = start, line
+        del self.problems[told:]
+        self.budget.left -= 1000  # nested ones would be looked through again and again
+        return None
+
+    def _heredoc(self) -> Document | None:
+        found = _HEREDOC.match(self.text, self.at)
         if found is None:
             self.at += 2
-            return
-        self.heredocs.append((found[3].replace("\\", ""), bool(found[1])))
+            return None
+        literal = bool(found[2]) or "\\" in found[3]
+        document = Document(found[3].replace("\\", ""), bool(found[1]), literal)
+        self.heredocs.append(document)
         self.at = found.end()
+        return document
 
-    def _skip_heredocs(self) -> None:
+    def _read_heredocs(self) -> None:
         """The lines of a here-document are input of a command, and no commands."""
-        for end, tabs in self.heredocs:
+        for document in self.heredocs:
+            document.line, rows = self.line, []
             while self.at < len(self.text):
                 stop = self.text.find("\n", self.at)
                 stop = len(self.text) if stop < 0 else stop
                 row = self.text[self.at : stop]
+                row = row.lstrip("\t") if document.tabs else row
                 self.at = min(stop + 1, len(self.text))
                 self.line += 1
-                if (row.lstrip("\t") if tabs else row).rstrip("\r") == end:
+                if row.rstrip("\r") == document.end:
                     break
+                rows.append(row)
+            document.text = "\n".join(rows)
         self.heredocs.clear()
 
     def _word(self) -> Token:
         text, start, line = self.text, self.at, self.line
         parts: list[Part] = []
         while self.at < len(text):
+            if not self.budget.spend():
+                self._stop(f"more than {MAX_WORK} pieces: not read on")
+                break
             char = text[self.at]
             if char in " \t\n\r;|&<>)" or (char == "(" and not self._array(parts)):
                 break
             if char == "(":
                 self._until(")")  # an array's items are read from the text
-                parts.append(
-                    Part("array", text[start:][: self.at - start].split("(", 1)[1][:-1], False)
-                )
+                parts.append(Part("array", text[start : self.at].split("(", 1)[1][:-1], False))
             elif char == "\\":
                 if text.startswith("\n", self.at + 1):
                     self.line += 1
@@ -126,9 +190,8 @@ class Lexer:
             elif char in "$`":
                 parts.append(self._dollar(False))
             else:
-                end = self.at + 1
-                while end < len(text) and text[end] not in " \t\n\r;|&<>()\\'\"$`":
-                    end += 1
+                plain = _PLAIN.match(text, self.at)
+                end = self.at + 1 if plain is None else plain.end()
                 parts.append(Part("text", text[self.at : end], False))
                 self.at = end
         written = text[start : self.at].replace("\\\n", " ")
@@ -158,6 +221,9 @@ class Lexer:
         self.at += 1
         parts = [Part("text", "", True)]  # "" is a word
         while self.at < len(text):
+            if not self.budget.spend():
+                self._stop(f"more than {MAX_WORK} pieces: not read on")
+                return parts
             char = text[self.at]
             if char == '"':
                 self.at += 1
@@ -172,9 +238,8 @@ class Lexer:
             elif char in "$`":
                 parts.append(self._dollar(True))
             else:
-                end = self.at + 1
-                while end < len(text) and text[end] not in '"\\$`':
-                    end += 1
+                plain = _PLAIN_QUOTED.match(text, self.at)
+                end = self.at + 1 if plain is None else plain.end()
                 piece = text[self.at : end]
                 self.line += piece.count("\n")
                 parts.append(Part("text", piece, True))
@@ -214,6 +279,12 @@ class Lexer:
         open_ = "{" if close == "}" else "("
         begin, depth = self.line, 0
         while self.at < len(self.text):
+            if not self.budget.spend():
+                self._stop(f"more than {MAX_WORK} pieces: not read on")
+                return
+            if (plain := _NO_BRACKET.match(self.text, self.at)) is not None:
+                self.at = plain.end()
+                continue
             char = self.text[self.at]
             if char == "\\":
                 self.line += self.text.startswith("\n", self.at + 1)

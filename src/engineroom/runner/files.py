@@ -7,12 +7,14 @@ before that leaves a `.partial` directory, which nothing reads.
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import hashlib
 import json
 import os
 import shutil
 import socket
+import stat
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,6 +26,9 @@ import yaml
 
 from engineroom.errors import UsageError, Where
 from engineroom.types import RenderedFile
+
+IRREGULAR = "not a regular file"
+"""What a listing has in place of a digest for a link, a pipe or a device; no artefact has one."""
 
 
 def sha256_file(path: Path) -> str:
@@ -46,6 +51,8 @@ def tree_digests(
 ) -> dict[str, str]:
     """sha256 of every file below `root`, by POSIX path relative to it, sorted.
 
+    What is neither a regular file nor a folder is listed as `IRREGULAR`, whatever `exclude` says.
+
     Args:
         sha256: digest of one file; by default all its bytes are read.
     """
@@ -54,7 +61,7 @@ def tree_digests(
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root).as_posix()
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            digests[name] = "not a regular file"
+            digests[name] = IRREGULAR
         elif path.is_file() and name not in skip:
             digests[name] = sha256(path)
     return digests
@@ -172,13 +179,15 @@ def _publish(partial: Path, final: Path) -> None:
 
 
 def make_readable(root: Path) -> None:
-    """safetensors writes 0600; a pod runs as another user and must read what we publish."""
+    """safetensors writes 0600; a pod runs as another user and must read what we publish.
+
+    Regular files only: the mode of what a link leads to is not ours to change.
+    """
     if os.name == "posix":
         for path in root.rglob("*"):
-            if path.is_file():
-                mode = path.stat().st_mode
-                if mode & 0o444 != 0o444 and path.stat().st_nlink == 1:
-                    path.chmod(mode | 0o644)
+            st = path.lstat()
+            if stat.S_ISREG(st.st_mode) and st.st_mode & 0o444 != 0o444 and st.st_nlink == 1:
+                path.chmod(stat.S_IMODE(st.st_mode) | 0o644)
 
 
 def _sweep(final: Path, alone: bool) -> None:
@@ -233,8 +242,15 @@ def link_tree(source: Path, target: Path) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Parsed JSON. Raises OSError or ValueError, for the caller to name."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    """Parsed JSON of a regular file, or of a link to one: a pipe would keep us for ever.
+
+    Raises OSError or ValueError, for the caller to name.
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, IRREGULAR, str(path))
+        return json.loads(file.read().decode("utf-8"))
 
 
 def digest_of(files: Mapping[str, str]) -> str:

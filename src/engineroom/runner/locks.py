@@ -8,6 +8,9 @@ On NFS, Linux makes byte-range locks of `flock`, which hold between hosts when t
 (NFSv4, or lockd) and within one host only when mounted with `nolock` or `local_lock` (flock(2), nfs(5)).
 Where the file system has no locks at all, the work is done without: two builders may then do the same
 work twice, and each still publishes whole.
+
+A lock file that another user made is opened for reading where it may not be written: a local `flock` needs
+no right to write (NFS does, for an exclusive one). It then goes on naming whoever wrote into it last.
 """
 
 from __future__ import annotations
@@ -23,9 +26,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from engineroom.errors import UsageError, Where
+
 _POLL = 0.2
 _EVERY = 60.0
 """Seconds between two words about the same wait."""
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
@@ -48,10 +54,30 @@ def exclusive(
         stop: set from another thread to give up.
 
     Raises:
-        Stopped: `stop` was set. OSError: the file cannot be made.
+        Stopped: `stop` was set. UsageError: this user may neither make nor open the file.
+        OSError: it cannot be made for another reason.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = _acquire(path, on_wait, stop)
+    with _held(path, on_wait, stop, shared=False) as held:
+        yield held
+
+
+@contextlib.contextmanager
+def shared(
+    path: Path,
+    on_wait: Callable[[str], None],
+    *,
+    stop: threading.Event | None = None,
+) -> Iterator[bool]:
+    """`exclusive`, but several hold it so at once: they read what an exclusive holder would change."""
+    with _held(path, on_wait, stop, shared=True) as held:
+        yield held
+
+
+@contextlib.contextmanager
+def _held(
+    path: Path, on_wait: Callable[[str], None], stop: threading.Event | None, *, shared: bool
+) -> Iterator[bool]:
+    handle = _acquire(path, on_wait, stop, shared)
     try:
         yield handle is not None
     finally:
@@ -59,14 +85,44 @@ def exclusive(
             os.close(handle)
 
 
+def _open(path: Path) -> int:
+    more = getattr(os, "O_CLOEXEC", 0)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Everybody whom the umask lets: the next builder may be another user.
+        return os.open(path, os.O_RDWR | os.O_CREAT | more, 0o666)
+    except OSError as error:
+        if error.errno not in _REFUSED:
+            raise
+        first = error
+    try:
+        return os.open(path, os.O_RDONLY | more)
+    except OSError:
+        raise _refused(path, first) from first
+
+
+def _refused(path: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"the lock cannot be taken: {error.strerror or error}",
+        where=Where(path.as_posix()),
+        hint=f"give this user the right to write to {path.parent.as_posix()} and the files in it, or "
+        "name a workspace of your own with --out",
+    )
+
+
 def _acquire(
-    path: Path, on_wait: Callable[[str], None], stop: threading.Event | None
+    path: Path, on_wait: Callable[[str], None], stop: threading.Event | None, shared: bool
 ) -> int | None:
     said: float | None = None
     while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+        handle = _open(path)
         try:
-            taken = _try(handle)
+            try:
+                taken = _try(handle, shared)
+            except OSError as error:
+                if error.errno == errno.EBADF:  # NFS: an exclusive lock of a file open for reading
+                    raise _refused(path, error) from error
+                raise
             if taken is None:
                 os.close(handle)
                 return None
@@ -89,14 +145,14 @@ def _acquire(
         time.sleep(_POLL)
 
 
-def _try(handle: int) -> bool | None:
+def _try(handle: int, shared: bool = False) -> bool | None:
     """True: locked now; False: somebody else has it; None: there are no locks here."""
     try:
         import fcntl
     except ImportError:  # Windows
         return None
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:
@@ -125,7 +181,10 @@ def _sign(handle: int) -> None:
 
 
 def holder(path: Path) -> str:
-    """Who holds a lock, as far as its file says: ``process 12 on gpu-3, since 2026-11-30T04:00:00Z``."""
+    """Who holds a lock, as far as its file says: ``process 12 on gpu-3, since 2026-11-30T04:00:00Z``.
+
+    Of several that share it, the last one to take it.
+    """
     try:
         facts: Any = json.loads(path.read_text(encoding="utf-8")[:1000])
         return f"process {facts['pid']} on {facts['host']}, since {facts['since']}"

@@ -1,7 +1,8 @@
 """Manifests: what an artefact is, under which conditions it was made, and its files' digests.
 
 `schema_version` 2. A reader accepts its own version and those before it; a change that old readers would
-misunderstand is a new version.
+misunderstand is a new version. In every version `schema_version`, `engineroom_version` and `seal` mean what
+they mean here: so an older reader can tell a newer manifest from a damaged one, and never replaces it.
 
 * 1: kind, key, run, catalog, facts by kind, `files`, `seal`.
 * 2: an artefact of `build` also says its profile, the executor, the image that its steps ran in, what
@@ -17,13 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from engineroom import __version__
-from engineroom.errors import UsageError, artefact_error
+from engineroom.errors import UsageError, Where, artefact_error
 from engineroom.runner import files
 from engineroom.runner.verified import Verified
 
 NAME = "manifest.json"
 SCHEMA_VERSION = 2
 READABLE = (1, SCHEMA_VERSION)
+
+
+class NewerError(UsageError):
+    """A whole manifest of a newer schema than this engineroom reads: whoever made it knows better."""
 
 
 def write(
@@ -44,6 +49,9 @@ def write(
         facts: the conditions, by kind.
         verified: remembers the digests, so that a quick form of `load` need not take them again; large
             files are then left to settle first, for at most 2 s.
+
+    Raises:
+        UsageError: something below `root` is neither a regular file nor a folder.
     """
     if verified is None:
         listing = files.tree_digests(root, exclude=(NAME,))
@@ -51,6 +59,7 @@ def write(
         files.make_readable(root)  # afterwards it would change the ctime of what was hashed
         verified.settle(root)
         listing = verified.tree_digests(root, exclude=(NAME,))
+    _assert_regular(root, listing)
     content: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "kind": kind,
@@ -77,7 +86,7 @@ def load(root: Path, kind: str) -> dict[str, Any]:
     """Read and verify an artefact in full: kind, schema version, every file's digest, no extra files.
 
     Raises:
-        UsageError: not an artefact of that kind, damaged, incomplete, or of a newer schema.
+        NewerError: of a newer schema. UsageError: not an artefact of that kind, damaged or incomplete.
     """
     return _load(root, kind, files.tree_digests)
 
@@ -102,23 +111,28 @@ def _load(root: Path, kind: str, digests: Callable[..., dict[str, str]]) -> dict
         raise artefact_error(root, f"no {kind} here: {NAME} is missing", hint=hint) from None
     except (OSError, ValueError, RecursionError):
         raise artefact_error(path, "the manifest is unreadable", hint=hint) from None
-    if not isinstance(content, dict) or content.get("kind") != kind:
-        found = content.get("kind") if isinstance(content, dict) else type(content).__name__
-        raise artefact_error(path, f"expected a {kind}, found {found}")
-    _assert_readable(path, content.get("schema_version"))
-    expected = content.get("files")
+    if not isinstance(content, dict):
+        raise artefact_error(path, f"expected a {kind}, found {type(content).__name__}")
     try:
         sealed = content.get("seal") == _seal(content)
     except ValueError:  # NaN, which we never write
         sealed = False
+    changed = artefact_error(path, "the manifest was changed: its seal does not match", hint=hint)
+    if newer(content):
+        raise _too_new(path, content) if sealed else changed
+    if content.get("kind") != kind:
+        raise artefact_error(path, f"expected a {kind}, found {content.get('kind')}")
+    _assert_readable(path, content.get("schema_version"))
+    expected = content.get("files")
     if not sealed or not isinstance(expected, dict):
-        raise artefact_error(path, "the manifest was changed: its seal does not match", hint=hint)
+        raise changed
     try:
         actual = digests(root, exclude=(NAME,))
     except OSError as error:
         raise artefact_error(
             error.filename or root, f"cannot be read: {error.strerror}", hint=hint
         ) from None
+    _assert_regular(root, actual)
     for name in sorted(set(expected) | set(actual)):
         if name not in actual:
             raise artefact_error(root / name, "a file of the artefact is missing", hint=hint)
@@ -129,17 +143,36 @@ def _load(root: Path, kind: str, digests: Callable[..., dict[str, str]]) -> dict
     return content
 
 
+def _assert_regular(root: Path, listing: Mapping[str, str]) -> None:
+    """A link has no bytes of its own to vouch for."""
+    for name, digest in listing.items():
+        if digest == files.IRREGULAR:
+            raise artefact_error(
+                root / name, "not a regular file, which no artefact may hold",
+                hint="put the file itself there, no link, pipe or device, and make it again",
+            )  # fmt: skip
+
+
+def newer(content: Mapping[str, Any]) -> bool:
+    """Whether a manifest is of a newer schema than this engineroom reads."""
+    version = content.get("schema_version")
+    return isinstance(version, int) and not isinstance(version, bool) and version > SCHEMA_VERSION
+
+
+def _too_new(path: Path, content: Mapping[str, Any]) -> NewerError:
+    maker = str(content.get("engineroom_version"))[:40]
+    return NewerError(
+        f"made by engineroom {maker}: its manifest's schema_version {content['schema_version']} is newer "
+        f"than {SCHEMA_VERSION}, the newest that this engineroom ({__version__}) reads",
+        where=Where(str(path)),
+        hint=f"use engineroom {maker} or a newer one, or remove {path.parent.as_posix()} to have it made "
+        "again",
+    )
+
+
 def _assert_readable(path: Path, version: Any) -> None:
-    known = isinstance(version, int) and not isinstance(version, bool)
-    if known and version in READABLE:
+    if isinstance(version, int) and not isinstance(version, bool) and version in READABLE:
         return
-    if known and version > SCHEMA_VERSION:
-        raise artefact_error(
-            path,
-            f"manifest schema_version {version} is newer than {SCHEMA_VERSION}, the newest that this "
-            f"engineroom ({__version__}) reads",
-            hint="use the engineroom that made it, or a newer one, or make the artefact again",
-        )
     words = " or ".join(map(str, READABLE))
     raise artefact_error(path, f"manifest schema_version {version!r} is not {words}")
 
@@ -160,9 +193,14 @@ def reuse(
 
     Args:
         verified: makes it the quick form.
+
+    Raises:
+        NewerError: a newer engineroom made what is there, and it is not ours to replace.
     """
     try:
         content = load(root, kind) if verified is None else load_quick(root, kind, verified)
+    except NewerError:
+        raise
     except UsageError:
         return None
     return content if content.get("key") == key else None

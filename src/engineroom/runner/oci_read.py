@@ -22,6 +22,9 @@ from engineroom.runner import oci
 MAX_JSON = 64 << 20
 """Bytes of an index, a manifest or a config: a manifest of 100,000 files has 15 MB."""
 _BLOCK = 1 << 20
+_BAD_TAR = (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError)
+"""What `tarfile` raises of a damaged file: numbers in a PAX header that are none or too large are
+ValueError and OverflowError, a long row of such headers is RecursionError."""
 _SHORT = "copy it again: it is not what its index says"
 
 
@@ -65,7 +68,7 @@ class _Archive:
         self.members: dict[str, tarfile.TarInfo] = {}
         for member in tar:
             name = member.name.removeprefix("./")
-            if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
+            if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse():
                 continue  # folders; anything else is nothing that a layout has
             if name in self.members:
                 raise artefact_error(path, f"two files `{name[:200]}` in one archive", hint=_SHORT)
@@ -105,7 +108,7 @@ def opened(path: Path) -> Iterator[Layout]:
         raise UsageError(
             "no such file or folder", where=Where(path.as_posix()), hint="check the path"
         ) from None
-    except (tarfile.TarError, EOFError):
+    except _BAD_TAR:
         raise artefact_error(
             path, "neither a layout folder nor an uncompressed tar file of one",
             hint="name what `engineroom artifacts export` wrote",
@@ -113,7 +116,7 @@ def opened(path: Path) -> Iterator[Layout]:
     with tar:
         try:
             layout = _Archive(path, tar)
-        except (tarfile.TarError, EOFError) as error:
+        except _BAD_TAR as error:
             raise artefact_error(path, f"a damaged tar file: {error}", hint=_SHORT) from None
         yield layout
 
@@ -184,10 +187,23 @@ def manifests(layout: Layout) -> list[oci.Descriptor]:
         UsageError: no index, or a descriptor that is none.
     """
     value = as_object(layout.index(), layout.name, "index.json")
-    rows = value.get("manifests")
-    if not isinstance(rows, list):
+    if not isinstance(value.get("manifests"), list):
         raise artefact_error(layout.name, "index.json lists no manifests", hint=_SHORT)
-    return [oci.descriptor(row, layout.name) for row in rows]
+    return descriptors(value, "manifests", layout.name)
+
+
+def descriptors(value: Mapping[str, Any], key: str, where: str) -> list[oci.Descriptor]:
+    """The descriptors in a list of a JSON object; none where the key is missing or null.
+
+    Raises:
+        UsageError: no list, or a descriptor that is none.
+    """
+    rows = value.get(key)
+    if rows is None:
+        return []
+    if not isinstance(rows, list):
+        raise artefact_error(where, f"`{key}` is no list: {str(rows)[:30]}", hint=_SHORT)
+    return [oci.descriptor(row, where) for row in rows]
 
 
 def unpack(layout: Layout, blob: oci.Descriptor, into: Path, wanted: dict[str, bool]) -> None:
@@ -205,7 +221,7 @@ def unpack(layout: Layout, blob: oci.Descriptor, into: Path, wanted: dict[str, b
             with tarfile.open(fileobj=checked, mode="r|") as tar:  # type: ignore[call-overload]
                 for member in tar:
                     _take(tar, member, into, wanted, layout.name)
-        except (tarfile.TarError, EOFError) as error:
+        except _BAD_TAR as error:
             raise artefact_error(
                 layout.name, f"layer {blob.digest[:19]} is no tar file: {error}", hint=_SHORT
             ) from None

@@ -184,7 +184,7 @@ def _refer(client: _Client, digest: str, row: oci.Descriptor) -> None:
     rows = []
     if answer.status_code == 200:
         found = oci_read.as_object(answer.content, str(client.where), f"the tag {tag}")
-        rows = [oci.descriptor(item, str(client.where)) for item in found.get("manifests") or ()]
+        rows = oci_read.descriptors(found, "manifests", str(client.where))
     rows = [item for item in rows if item.digest != row.digest] + [row]
     raw = oci.json_bytes(oci.index_of(rows))
     answer = client.request(
@@ -241,7 +241,7 @@ def _referrers(client: _Client, digest: str) -> list[oci.Descriptor]:
         if answer.status_code != 200:
             continue
         value = oci_read.as_object(answer.content, str(client.where), "the list of referrers")
-        rows = [oci.descriptor(item, str(client.where)) for item in value.get("manifests") or ()]
+        rows = oci_read.descriptors(value, "manifests", str(client.where))
         return [row for row in rows if row.artifact_type == oci.SBOM]
     return []
 

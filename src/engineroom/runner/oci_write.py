@@ -1,7 +1,8 @@
 """Writing an OCI image layout: into a folder that grows, or as one tar file.
 
 In a folder each blob appears by one rename under the name of its digest, and `index.json` is written last:
-an export that was killed leaves blobs that nothing points to, which the next run takes up again. A tar
+an export that was killed leaves blobs that nothing points to, which the next run takes up again. Exports
+into one folder at the same time take turns, for each blob and for the index, by a lock file in it. A tar
 file is written beside its place and appears whole. No layer is copied to disk before: it is hashed once
 and streamed once.
 """
@@ -17,9 +18,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from engineroom.errors import InternalError, UsageError, Where
-from engineroom.runner import files, oci
+from engineroom.runner import files, locks, oci
 
 _LAYOUT = {"imageLayoutVersion": "1.0.0"}
+_LOCK = ".engineroom.lock"
 Chunks = Callable[[], Iterable[bytes]]
 
 
@@ -83,42 +85,63 @@ def add_artefact(
 class FolderSink:
     """A layout folder; what it has already stays.
 
+    Args:
+        on_wait: gets a clause about who else exports into it, when that has to be waited for.
+
     Raises:
         UsageError: a folder with something else in it.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, on_wait: Callable[[str], None] = lambda who: None) -> None:
+        self.root, self.on_wait = root, on_wait
         self.written = 0
+        if root.is_symlink() and not root.exists():
+            raise _taken(root, f"a link to {root.readlink()}, which does not exist")
         if root.exists() and not root.is_dir():
             raise _taken(root, "a file, not a folder")
-        if root.is_dir() and any(root.iterdir()) and not (root / "oci-layout").is_file():
-            raise _taken(root, "a folder with other things in it")
-        (root / "blobs/sha256").mkdir(parents=True, exist_ok=True)
-        files.write_text(root / "oci-layout", json.dumps(_LAYOUT))
-        self.before = _index(root / "index.json")
+        _assert_ours(root)
+        with self._alone():
+            _assert_ours(root)
+            (root / "blobs/sha256").mkdir(parents=True, exist_ok=True)
+            files.write_text(root / "oci-layout", json.dumps(_LAYOUT))
+            _index(root / "index.json")  # said now, not after an hour of copying
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other export writes into the folder in this block. Nothing of the lock stays in it."""
+        with locks.exclusive(self.root / _LOCK, self.on_wait):
+            try:
+                yield
+            finally:
+                with contextlib.suppress(OSError):
+                    (self.root / _LOCK).unlink()
 
     def put(self, blob: oci.Descriptor, chunks: Chunks) -> None:
         path = self.root / "blobs/sha256" / blob.hex
-        there = path.is_file() and path.stat().st_size == blob.size
-        if there and files.sha256_file(path) == blob.hex:
-            return
-        # A name without the process in it: the next run writes over what a killed one left.
-        partial = self.root / f".{blob.hex[:16]}.partial"
-        with partial.open("wb") as file:
-            _copy(file, blob, chunks)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.chmod(0o644)
-        os.replace(partial, path)  # noqa: PTH105
-        self.written += 1
+        with self._alone():
+            there = path.is_file() and path.stat().st_size == blob.size
+            if there and files.sha256_file(path) == blob.hex:
+                return
+            # A name without the process in it: the next run writes over what a killed one left.
+            partial = self.root / f".{blob.hex[:16]}.partial"
+            with partial.open("wb") as file:
+                _copy(file, blob, chunks)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.chmod(0o644)
+            os.replace(partial, path)  # noqa: PTH105
+            self.written += 1
 
     def finish(self, manifests: Sequence[oci.Descriptor]) -> None:
+        with self._alone():
+            self._finish(manifests)
+
+    def _finish(self, manifests: Sequence[oci.Descriptor]) -> None:
         names = {item.annotations.get(oci.REF_NAME) for item in manifests} - {None}
         digests = {item.digest for item in manifests}
         kept = [
             item
-            for item in self.before
+            for item in _index(self.root / "index.json")
             if item.digest not in digests and item.annotations.get(oci.REF_NAME) not in names
         ]
         digests |= {item.digest for item in kept}
@@ -136,6 +159,12 @@ class FolderSink:
             return ""
 
 
+def _assert_ours(root: Path) -> None:
+    others = root.is_dir() and any(path.name != _LOCK for path in root.iterdir())
+    if others and not (root / "oci-layout").is_file():
+        raise _taken(root, "a folder with other things in it")
+
+
 def _taken(path: Path, what: str) -> UsageError:
     return UsageError(
         f"{what}, so nothing is exported there", where=Where(path.as_posix()),
@@ -148,6 +177,8 @@ def _index(path: Path) -> list[oci.Descriptor]:
         return []
     try:
         rows = files.read_json(path)["manifests"]
+        if not isinstance(rows, list):
+            raise TypeError
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise _taken(path, "an index.json that is no OCI index") from None
     return [oci.descriptor(row, path.as_posix()) for row in rows]
@@ -184,7 +215,7 @@ def archive(path: Path) -> Iterator[ArchiveSink]:
     Raises:
         UsageError: there is something already.
     """
-    if path.exists():
+    if os.path.lexists(path):  # a link that leads nowhere is something as well
         raise UsageError(
             "there is something already, and it is not replaced", where=Where(path.as_posix()),
             hint="name a new file",

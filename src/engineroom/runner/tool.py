@@ -4,6 +4,7 @@ takes its children along."""
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
 import signal
@@ -11,7 +12,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -23,7 +24,11 @@ GRACE_SECONDS = 10.0
 """Between SIGTERM and SIGKILL."""
 
 TAIL_LINES = 12
-_BLOCK = 1 << 16
+_BLOCK = 1 << 13
+"""Bytes taken between two looks at the clock: a block of the shortest lines has 4096."""
+_QUEUE = 4
+_LEFT = _QUEUE + 1 + (1 << 16) // _BLOCK
+"""Blocks that may be under way when nobody writes any more: queue, reader, and a pipe's 64 KiB (pipe(7))."""
 _LINE_LIMIT = 1 << 16
 _TICK = 0.1
 """Seconds between looks at the clock and at `stop`."""
@@ -68,8 +73,8 @@ def follow(
 
     Whatever ends the wait (the end of the tool, its time limit, `stop`, Ctrl-C, an error of
     `on_line`), no process of the group is left when this returns: SIGTERM, then SIGKILL after `grace`
-    seconds; a second Ctrl-C kills at once. If this process is killed, the tool itself gets SIGTERM
-    (Linux).
+    seconds; a second Ctrl-C kills at once. If this process is killed, the tool itself gets SIGTERM from
+    the kernel (Linux), and the guard does with the group what this would have done.
 
     Args:
         log: gets all output, byte for byte.
@@ -87,10 +92,11 @@ def follow(
         sink = stack.enter_context(log.open("ab" if append else "wb", buffering=0))
         child = _start(argv, cwd, env)
         stack.callback(_release, child)
+        stack.enter_context(_guarded(child, grace))
         output = _Output(child, sink, on_line)
         timed_out = stopped = False
         try:
-            while child.poll() is None:
+            while not _has_ended(child):
                 timed_out = seconds is not None and time.monotonic() - started >= seconds
                 stopped = stop is not None and stop.is_set()
                 if timed_out or stopped:
@@ -103,7 +109,7 @@ def follow(
             raise
         finally:
             _stop_group(child, grace, output.pump)
-            output.close()
+            output.close(hurry=timed_out or stopped)
         output.finish()
     code = -9 if child.returncode is None else child.returncode
     return Ended(code, timed_out, stopped, tuple(output.tail), output.log_error)
@@ -135,6 +141,43 @@ def _start(
         ) from None
 
 
+_GUARD = """
+read word && exit
+kill -s TERM -- "-$1"
+left=$2
+while [ "$left" -gt 0 ] && kill -s 0 -- "-$1"; do sleep 1; left=$((left - 1)); done
+kill -s KILL -- "-$1"
+"""
+"""Ends a group when the pipe that it reads from closes without a word: then our process is gone."""
+
+
+@contextlib.contextmanager
+def _guarded(child: subprocess.Popen[bytes], grace: float) -> Iterator[None]:
+    """A shell of its own session that outlives us and ends the tool's group if we are killed.
+
+    Where there is no shell the tool goes on without.
+    """
+    guard = None
+    if os.name == "posix":
+        with contextlib.suppress(OSError):
+            guard = subprocess.Popen(
+                ["/bin/sh", "-c", _GUARD, "engineroom-guard", str(child.pid), str(math.ceil(grace))],
+                cwd="/", stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )  # fmt: skip
+    try:
+        yield
+    finally:
+        if guard is not None:
+            try:
+                guard.communicate(b"over\n", timeout=5)
+            except subprocess.TimeoutExpired:
+                pass  # a machine that is this busy; killed below, before it can do anything
+            finally:
+                guard.kill()
+                guard.wait()
+
+
 def _release(child: subprocess.Popen[bytes]) -> None:
     if child.stdout is not None:
         with contextlib.suppress(OSError, ValueError):
@@ -150,8 +193,9 @@ class _Output:
         self.sink, self.on_line = sink, on_line
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.log_error: str | None = None
-        self._blocks: queue.Queue[bytes] = queue.Queue(maxsize=16)
+        self._blocks: queue.Queue[bytes] = queue.Queue(maxsize=_QUEUE)
         self._rest = b""
+        self._quiet_from: float | None = None
         self._closed = threading.Event()
         self._reader = threading.Thread(target=self._read, args=(child,), daemon=True)
         self._reader.start()
@@ -173,10 +217,15 @@ class _Output:
                     continue
 
     def pump(self, seconds: float) -> None:
-        """Take what came, or wait at most `seconds` for something."""
+        """Take what came, or wait at most `seconds` for something.
+
+        It takes no longer than that and one block, however fast the tool prints: the caller has a
+        clock to look at.
+        """
+        end = time.monotonic() + seconds
         with contextlib.suppress(queue.Empty):
             self._take(self._blocks.get(timeout=seconds))
-            while True:
+            while time.monotonic() < end:
                 self._take(self._blocks.get_nowait())
 
     def drain(self, seconds: float) -> None:
@@ -184,16 +233,30 @@ class _Output:
         end = time.monotonic() + seconds
         while self._reader.is_alive() and time.monotonic() < end:
             self.pump(_TICK / 5)
-        self.pump(0.001)
 
-    def close(self) -> None:
-        """Stop reading; no process holds the pipe any more."""
-        self._reader.join(1)
+    def close(self, *, hurry: bool) -> None:
+        """Take what is left in the pipe, then stop reading; none of the group holds it any more.
+
+        Args:
+            hurry: the run was given up, so a slow reader of lines does not get all of what is left; the
+                log does.
+        """
+        if hurry:
+            self._quiet_from = time.monotonic() + _LINGER
+        end = time.monotonic() + _LINGER
+        for _ in range(_LEFT):
+            while self._reader.is_alive() and self._blocks.empty() and time.monotonic() < end:
+                time.sleep(_TICK / 20)
+            if self._blocks.empty():
+                break
+            self._take(self._blocks.get_nowait())
         self._closed.set()
 
     def finish(self) -> None:
-        """Take what is left and the last, unfinished line."""
-        self.pump(0.001)
+        """Take what was read and the last, unfinished line."""
+        with contextlib.suppress(queue.Empty):
+            while True:  # the reader has ended or is told to: there are at most a few blocks
+                self._take(self._blocks.get_nowait())
         if self._rest:
             self._line(self._rest)
             self._rest = b""
@@ -219,7 +282,8 @@ class _Output:
         text = raw.decode("utf-8", errors="replace")
         if text.strip():
             self.tail.append(text.rstrip()[:400])
-        self.on_line(text)
+        if self._quiet_from is None or time.monotonic() < self._quiet_from:
+            self.on_line(text)
 
 
 def _stop_group(
@@ -246,6 +310,16 @@ def _stop_group(
             child.wait(_KILLED_SECONDS)
 
 
+def _has_ended(child: subprocess.Popen[bytes]) -> bool:
+    """Whether the tool itself has ended. It is not reaped where that can be helped: until then its
+    number, which is the group's, is nobody else's, and a signal cannot reach a stranger."""
+    if child.returncode is None and hasattr(os, "waitid"):
+        with contextlib.suppress(ChildProcessError):  # somebody else reaped it
+            flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            return os.waitid(os.P_PID, child.pid, flags) is not None
+    return child.poll() is not None
+
+
 def _signal_group(child: subprocess.Popen[bytes], number: int) -> bool:
     """True when there was a group to get it. The tool leads its group, so its pid is the group's."""
     try:
@@ -256,7 +330,8 @@ def _signal_group(child: subprocess.Popen[bytes], number: int) -> bool:
 
 
 def _group_lives(child: subprocess.Popen[bytes]) -> bool:
-    child.poll()  # a dead leader that is not reaped would count
+    if not hasattr(os, "waitid"):
+        child.poll()  # a dead leader that is not reaped would count
     return _signal_group(child, 0) and _has_members(child.pid)
 
 

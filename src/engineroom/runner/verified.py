@@ -1,8 +1,9 @@
 """Digests that need not be computed again: a file that has not changed since it was hashed.
 
-"Not changed" is what the file system says: inode, size, mtime and ctime together are a file's identity,
-and a digest is kept under that identity, whatever the path. Hard links share one entry, and a rename of
-the folder above changes nothing. A write changes mtime and ctime; setting the mtime back changes ctime.
+"Not changed" is what the file system says: device, inode, size, mtime and ctime together are a file's
+identity, and a digest is kept under that identity, whatever the path. Hard links share one entry, and a
+rename of the folder above changes nothing. A write changes mtime and ctime; setting the mtime back changes
+ctime.
 
 A digest is kept only when the file had been left alone for `SETTLED_NS` before hashing began. Otherwise
 a write within the same tick of the file system's clock, during or just after hashing, would not show.
@@ -38,7 +39,7 @@ def identity(path: Path) -> str:
 
 
 def _text(st: os.stat_result) -> str:
-    return f"{st.st_ino}:{st.st_size}:{st.st_mtime_ns}:{st.st_ctime_ns}"
+    return f"{st.st_dev}:{st.st_ino}:{st.st_size}:{st.st_mtime_ns}:{st.st_ctime_ns}"
 
 
 class Verified:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from engineroom.names import StrEnum
+from engineroom.types.migration_service import Service, reached, service_of
 
 
 class Fate(StrEnum):
@@ -183,6 +185,7 @@ class OldSetup:
         version: one version out of them where a file states it, else None.
         leaves: every value of every file, in order: the report must mention each.
         variables: plain assignments of the build script, resolved as far as it says.
+        first, last: the oldest and newest release that the files fit; None: no bound is known.
     """
 
     repo: Path
@@ -194,24 +197,46 @@ class OldSetup:
     version: str | None
     leaves: tuple[Leaf, ...]
     variables: Mapping[str, str] = field(default_factory=dict)
+    first: str | None = None
+    last: str | None = None
+
+    @cached_property
+    def service(self) -> Service:
+        """What one spec can say of the repository."""
+        return service_of(self.models)
 
     def of_kind(self, *kinds: str) -> tuple[OldModel, ...]:
-        return tuple(m for m in self.models if m.kind in kinds)
+        """Models of the service, those of other engines left out."""
+        others = self.service.others
+        return tuple(m for m in self.models if m.kind in kinds and m not in others)
 
     @property
     def fronts(self) -> tuple[OldModel, ...]:
-        """Models that clients call with text: the BLS model first, as the more capable one."""
-        return (*self.of_kind("bls"), *self.of_kind("ensemble"))
+        """Models that clients call with text and that reach `engine_model`; the BLS model comes first, as
+        the more capable one. An ensemble of other models is no front of the engine."""
+        ensembles = [
+            m
+            for m in self.of_kind("ensemble")
+            if any(x is self.engine_model for x in reached(m, self.models))
+            or any("${" in s for s in m.steps)
+        ]
+        return (*self.of_kind("bls"), *ensembles)
 
     @property
     def engine_model(self) -> OldModel | None:
         """The model that runs the engine; clients may call it with token ids."""
-        named = [m for m in self.of_kind("engine") if m.name == "tensorrt_llm"]
-        return next(iter([*named, *self.of_kind("engine")]), None)
+        return self.service.engine
+
+    def speaks(self, model: OldModel) -> bool:
+        """Whether its settings are the service's: not another engine's, nor a draft's."""
+        return model not in self.service.others and model not in self.service.helpers
 
     def parameter(self, key: str, *kinds: str) -> str | None:
-        """Text of a parameter in the first model of these kinds (default: all) that has it filled."""
-        for model in self.models:
+        """Text of a parameter in the first model of these kinds (default: all) that has it filled.
+
+        Of engine models only the service's own counts.
+        """
+        for model in filter(self.speaks, self.models):
             text = model.text(key)
             if (not kinds or model.kind in kinds) and text is not None:
                 return text

@@ -101,6 +101,7 @@ class Upgrade:
         spec_text: text of the new spec; None without a spec.
         checked: False where `check` could not run on both specs; `unknown` says why.
         paths: name (``spec``, ``report_json``, ``report_md``) to file.
+        comments_lost: the new spec could not be edited in place, so it is without the comments of the old.
     """
 
     old: str
@@ -122,6 +123,7 @@ class Upgrade:
     out: Path
     paths: Mapping[str, Path]
     checked: bool = True
+    comments_lost: bool = False
 
     @property
     def settings(self) -> tuple[SettingReport, ...]:
@@ -145,7 +147,8 @@ class Upgrade:
         """`report.json`, schema version 1."""
         return {
             "schema_version": 1, "kind": "upgrade-report", "from": self.old, "to": self.new,
-            "spec": self.spec, "passes": self.passes, "checked": self.checked, "counts": self.counts(),
+            "spec": self.spec, "passes": self.passes, "checked": self.checked,
+            "comments_lost": self.comments_lost, "counts": self.counts(),
             "lanes": [
                 {
                     "lane": str(row.lane), "from": row.old_version, "to": row.new_version,

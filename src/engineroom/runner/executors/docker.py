@@ -26,6 +26,7 @@ from engineroom.errors import MissingError, UsageError, Where
 from engineroom.runner.executors.attempts import run_attempts
 from engineroom.runner.executors.base import StepRun
 from engineroom.runner.executors.gpus import require_sku
+from engineroom.runner.executors.options import check_docker_user, check_retries, check_seconds
 from engineroom.runner.tool import GRACE_SECONDS
 from engineroom.types import Step
 
@@ -62,6 +63,11 @@ class DockerExecutor:
     program: str = "docker"
 
     name = "docker"
+
+    def __post_init__(self) -> None:
+        check_retries(self.name, self.retries)
+        check_seconds(self.name, "grace", self.grace)
+        check_docker_user(self.name, self.user)
 
     def missing(self, step: Step) -> str | None:
         return self.program if step.argv and shutil.which(self.program) is None else None
@@ -152,8 +158,8 @@ class DockerExecutor:
         try:
             done = subprocess.run(
                 [self.program, "image", "inspect", "--format", "{{join .RepoDigests \"\\n\"}}", step.image],
-                stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_KILL_SECONDS,
-                check=False,
+                stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace",
+                timeout=_KILL_SECONDS, check=False,
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired):
             return None

@@ -16,7 +16,8 @@ def names() -> list[str]:
     try:
         done = subprocess.run(
             ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS, check=False,
+            stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace",
+            timeout=_SECONDS, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return []

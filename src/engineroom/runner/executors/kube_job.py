@@ -32,6 +32,9 @@ MIG_CONFIG = "nvidia.com/mig.config"
 MIG_STATE = "nvidia.com/mig.config.state"
 CONTAINER = "build"
 JOB_LABEL = "engineroom/job"
+MAX_DEADLINE = (1 << 31) - 1
+"""Seconds. The field is an int64, but Kubernetes multiplies it into nanoseconds (Go's time.Duration), an
+int64 as well; 68 years fit into both."""
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 Json = dict[str, Any]
 
@@ -80,7 +83,7 @@ def job(request: JobRequest) -> Json:
     """The Job, as `kubectl create` takes it.
 
     Raises:
-        UsageError: the step has no image, or a name is none that Kubernetes takes.
+        UsageError: the step has no image, or a name or the time limit is none that Kubernetes takes.
     """
     if request.step.image is None:
         raise UsageError(
@@ -121,6 +124,11 @@ def job(request: JobRequest) -> Json:
         "template": {"metadata": {"labels": labels}, "spec": _pod(request)},
     }
     if request.timeout is not None:
+        if not 0 <= request.timeout <= MAX_DEADLINE:  # NaN is not either
+            raise UsageError(
+                f"a time limit of {request.timeout:g} s is none that a Job takes: 1 to {MAX_DEADLINE}",
+                where=Where(key="--timeout"), hint="leave it out for no limit",
+            )  # fmt: skip
         spec["activeDeadlineSeconds"] = max(1, math.ceil(request.timeout))
     metadata: Json = {
         "name": request.name,

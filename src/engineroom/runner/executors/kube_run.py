@@ -25,7 +25,7 @@ _MISSES = 5
 
 _POD_ENDS = {
     pod_build.WRONG_CLAIM: "the claim of the pod is not this workspace",
-    pod_build.NO_OUTPUT: "the command ended well, but an output is missing",
+    pod_build.NO_OUTPUT: "the command ended well, but an output is missing or no regular file",
 }
 
 
@@ -55,7 +55,8 @@ class Kubectl:
                 input=text,
                 stdin=subprocess.DEVNULL if text is None else None,
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
+                errors="replace",
                 timeout=_CALL_SECONDS,
                 check=False,
             )
@@ -79,9 +80,11 @@ class Kubectl:
         if done.returncode != 0:
             raise ExternalToolError(f"the cluster does not answer: {_last(done.stderr)}")
         try:
-            content: Mapping[str, Any] = json.loads(done.stdout)
-        except ValueError:
+            content = json.loads(done.stdout)
+        except (ValueError, RecursionError):
             raise ExternalToolError("kubectl's answer is no JSON") from None
+        if not isinstance(content, dict):
+            raise ExternalToolError(f"kubectl's answer is no object: {done.stdout.strip()[:80]}")
         return content
 
 
@@ -159,10 +162,10 @@ class JobRun:
                 time.sleep(self.poll)
 
     def _look_at(self, pod: Mapping[str, Any]) -> None:
-        name = str(pod["metadata"]["name"])
-        status = pod.get("status", {})
+        name = str(_part(pod, "metadata").get("name"))
+        status = _part(pod, "status")
         phase = status.get("phase")
-        for condition in status.get("conditions", ()):
+        for condition in _rows(status, "conditions"):
             if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
                 self._say(
                     f"pod {name} waits for a node: {condition.get('message', 'no reason given')}"
@@ -171,8 +174,8 @@ class JobRun:
                 self._say(
                     f"pod {name} was taken away: {condition.get('reason', 'no reason given')}"
                 )
-        for container in status.get("containerStatuses", ()):
-            waiting = container.get("state", {}).get("waiting") or {}
+        for container in _rows(status, "containerStatuses"):
+            waiting = _part(_part(container, "state"), "waiting")
             if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
                 self._say(
                     f"pod {name}: {waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
@@ -240,7 +243,7 @@ class JobRun:
     def _pods(self) -> Sequence[Mapping[str, Any]]:
         """The Job's pods, oldest first."""
         found = self.kubectl.get("pods", "--selector", f"{kube_job.JOB_LABEL}={self.request.name}")
-        pods: list[Mapping[str, Any]] = found.get("items", [])
+        pods = [pod for pod in _rows(found, "items") if _part(pod, "metadata").get("name")]
         return sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")))
 
     def _delete(self, *, wait: bool = False) -> None:
@@ -270,18 +273,31 @@ def _over(job: Mapping[str, Any]) -> bool:
 
 
 def _condition(job: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
-    conditions = job.get("status", {}).get("conditions") or ()
+    conditions = _rows(_part(job, "status"), "conditions")
     return next(
         (c for c in conditions if c.get("type") == kind and c.get("status") == "True"), None
     )
 
 
 def _exit_code(pod: Mapping[str, Any]) -> tuple[int, str] | None:
-    for container in pod.get("status", {}).get("containerStatuses", ()):
-        ended = container.get("state", {}).get("terminated")
-        if container.get("name") == kube_job.CONTAINER and ended and ended.get("exitCode"):
-            return int(ended["exitCode"]), str(ended.get("reason", ""))
+    for container in _rows(_part(pod, "status"), "containerStatuses"):
+        ended = _part(_part(container, "state"), "terminated")
+        code = ended.get("exitCode")
+        if container.get("name") == kube_job.CONTAINER and isinstance(code, int) and code:
+            return code, str(ended.get("reason", ""))
     return None
+
+
+def _part(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """An object in kubectl's answer; empty when it is not there, or is none."""
+    found = value.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _rows(value: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    """The objects of a list in kubectl's answer."""
+    found = value.get(key)
+    return [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
 
 
 def _last(text: str) -> str:

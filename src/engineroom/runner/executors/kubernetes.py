@@ -20,6 +20,13 @@ from engineroom.runner import files
 from engineroom.runner.executors import kube_job, pod_build
 from engineroom.runner.executors.base import StepRun
 from engineroom.runner.executors.kube_run import JobRun, Kubectl
+from engineroom.runner.executors.options import (
+    MIN_POLL,
+    check_retries,
+    check_seconds,
+    check_sub_path,
+    check_user,
+)
 from engineroom.types import Step
 
 JOBS = ".engineroom-jobs"
@@ -61,6 +68,13 @@ class KubernetesExecutor:
     name = "kubernetes"
     elsewhere = True
     """Steps take no memory of this machine."""
+
+    def __post_init__(self) -> None:
+        check_retries(self.name, self.retries)
+        check_seconds(self.name, "grace", self.grace)
+        check_seconds(self.name, "poll", self.poll, MIN_POLL)
+        check_user(self.name, self.user)
+        check_sub_path(self.name, self.sub_path)
 
     def missing(self, step: Step) -> str | None:
         return self.program if step.argv and shutil.which(self.program) is None else None

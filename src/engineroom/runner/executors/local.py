@@ -9,6 +9,7 @@ from engineroom.errors import MissingError
 from engineroom.runner.executors.attempts import run_attempts
 from engineroom.runner.executors.base import StepRun
 from engineroom.runner.executors.gpus import require_sku
+from engineroom.runner.executors.options import check_retries, check_seconds
 from engineroom.runner.tool import GRACE_SECONDS
 from engineroom.types import Step
 
@@ -27,6 +28,10 @@ class LocalExecutor:
     grace: float = GRACE_SECONDS
 
     name = "local"
+
+    def __post_init__(self) -> None:
+        check_retries(self.name, self.retries)
+        check_seconds(self.name, "grace", self.grace)
 
     def missing(self, step: Step) -> str | None:
         return step.argv[0] if step.argv and shutil.which(step.argv[0]) is None else None

@@ -14,7 +14,7 @@ engineroom, Python 3.10 or newer (every container of the catalog). REQUEST is JS
     probe       null, or {"path", "text"}: a file that must be there with that text
 
 Exit codes: the command's own (128 + n for a signal); 97 the claim is not the workspace that was meant,
-98 an output is missing.
+98 an output is missing, or the output holds something that is neither a file nor a folder.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ from typing import Any
 WRONG_CLAIM = 97
 NO_OUTPUT = 98
 MANIFEST = "manifest.json"
+IRREGULAR = "not a regular file"
+"""In place of a digest, as in engineroom's own listings."""
 
 
 def say(text: str) -> None:
@@ -64,10 +66,15 @@ def digests(root: Path) -> dict[str, str]:
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root).as_posix()
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            found[name] = "not a regular file"
+            found[name] = IRREGULAR
         elif path.is_file() and name != MANIFEST:
             found[name] = sha256_file(path)
     return found
+
+
+def irregular(listing: Mapping[str, str]) -> list[str]:
+    """Names of links, pipes and devices: no artefact has any."""
+    return [name for name, digest in listing.items() if digest == IRREGULAR]
 
 
 def seal(content: Mapping[str, Any]) -> str:
@@ -77,9 +84,12 @@ def seal(content: Mapping[str, Any]) -> str:
 def complete(root: Path, key: str) -> bool:
     """True when `root` holds the same key's output, every byte of it."""
     try:
+        if not (root / MANIFEST).is_file():  # a pipe would keep us for ever
+            return False
         content = json.loads((root / MANIFEST).read_text(encoding="utf-8"))
         same = content["key"] == key and content["seal"] == seal(content)
-        return bool(same and content["files"] == digests(root))
+        listing = digests(root) if same else {}
+        return bool(same and content["files"] == listing and not irregular(listing))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
@@ -136,14 +146,16 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def finish(root: Path, request: Mapping[str, Any]) -> None:
-    """Modes for other users, the manifest, and everything on the disk."""
-    listing = digests(root)
+def finish(root: Path, request: Mapping[str, Any], listing: Mapping[str, str]) -> None:
+    """Modes for other users, the manifest, and everything on the disk.
+
+    `listing` has regular files only: the mode of what a link leads to is not ours to change.
+    """
     content = dict(request["manifest"])
     now = datetime.datetime.now(datetime.timezone.utc)
     content["created"] = now.isoformat(timespec="seconds")
     content["digest"] = sha256_json(listing)
-    content["files"] = listing
+    content["files"] = dict(listing)
     content["seal"] = seal(content)
     text = json.dumps(content, indent=2, ensure_ascii=True, allow_nan=False)
     (root / MANIFEST).write_text(text + "\n", encoding="utf-8")
@@ -194,7 +206,11 @@ def build(request: Mapping[str, Any]) -> int:
             if not path.is_file() or not path.stat().st_size:
                 say(f"`{argv[0]}` ended well but left no {name}")
                 return NO_OUTPUT
-        finish(partial, request)
+        listing = digests(partial)
+        if odd := irregular(listing):
+            say(f"`{argv[0]}` left something that is no regular file: {', '.join(odd)}")
+            return NO_OUTPUT
+        finish(partial, request, listing)
         publish(partial, final)
         say(f"published {final}")
         return 0
