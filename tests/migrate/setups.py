@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from engineroom.types.migration import Migration, SettingReport
+
 ENGINE_INPUTS = """
 input [
   { name: "input_ids" data_type: TYPE_INT32 dims: [ -1 ] },
@@ -82,3 +84,7 @@ def write_engine(folder: Path, **changes: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(engine_json(**changes)), encoding="utf-8")
     return folder
+
+
+def setting(done: Migration, key: str, file: str = "") -> SettingReport:
+    return next(s for s in done.settings if s.key == key and s.file.endswith(file))

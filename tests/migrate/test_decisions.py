@@ -9,38 +9,11 @@ from typing import Any
 
 import pytest
 
-from engineroom.catalog import Catalog
-from engineroom.pipeline.migrate import migrate
-from engineroom.types.migration import Fate, Migration, SettingReport
+from engineroom.types.migration import Fate, Migration
 from tests.conftest import TINY
-from tests.migrate.setups import BLS, engine_pbtxt, parameters, write_engine, write_repo
+from tests.migrate.setups import BLS, engine_pbtxt, parameters, setting
 
 Migrate = Callable[..., Migration]
-
-
-@pytest.fixture
-def run(tmp_path: Path, catalog: Catalog) -> Migrate:
-    """`migrate` on a small setup: `repo`, `engine`, `script` are what differs from the usual one."""
-
-    def go(
-        repo: dict[str, str] | None = None, engine: dict[str, Any] | None = None, script: str | None = None,
-        **options: Any,
-    ) -> Migration:  # fmt: skip
-        folder = write_repo(tmp_path / "old", repo)
-        file = tmp_path / "build.sh"
-        if script is not None:
-            file.write_text(script, encoding="utf-8")
-        return migrate(
-            folder, engine=write_engine(tmp_path / "engine", **engine) if engine is not None else None,
-            build_script=file if script is not None else None, out=tmp_path / "new",
-            catalog=catalog, **{"sku": "h100-sxm", "model": str(TINY), **options},
-        )  # fmt: skip
-
-    return go
-
-
-def setting(done: Migration, key: str, file: str = "") -> SettingReport:
-    return next(s for s in done.settings if s.key == key and s.file.endswith(file))
 
 
 # ---- one spec is one service

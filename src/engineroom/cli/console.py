@@ -50,11 +50,12 @@ def job_for(file: Path, catalog: Path | None, out: Path | None = None) -> Job:
 
     from engineroom.pipeline import open_job
 
-    job = open_job(file, catalog=catalog, out=out, reporter=_reporter())
+    job = open_job(file, catalog=catalog, out=out, reporter=reporter())
     return replace(job, run_id=state.run_id)
 
 
-def _reporter() -> Any:
+def reporter() -> Any:
+    """Progress to stderr, as text or JSON lines."""
     from engineroom.pipeline import Reporter
 
     class JsonReporter(Reporter):
@@ -112,8 +113,3 @@ def _reporter() -> Any:
             typer.echo(f"  | {shown}", err=True)
 
     return JsonReporter() if state.log_format is LogFormat.JSON else TextReporter()
-
-
-def reporter() -> Any:
-    """Progress to stderr for a verb that needs no spec."""
-    return _reporter()

@@ -266,13 +266,6 @@ def _leaves(call: BuildCall) -> Iterator[Leaf]:
         yield Leaf(call.file, name, flag.line, _hidden(flag.name, flag.value))
 
 
-def flag_key(call: BuildCall, flag: BuildFlag) -> str:
-    """The key of the flag's leaf."""
-    same = [f for f in call.flags if f.name == flag.name]
-    at = next(i for i, f in enumerate(same) if f is flag)
-    return f"{call.tool}[{call.index}].{flag.name}" + (f"#{at + 1}" if at else "")
-
-
 FILL_DEFAULTS = {"max_queue_size": "0", "max_queue_delay_microseconds": "0"}
 """What fill_template.py puts in where a call names no value (@ v0.19.0)."""
 

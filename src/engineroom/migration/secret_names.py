@@ -29,7 +29,8 @@ _NOT_BEFORE = frozenset(
         "per", "new", "draft", "image", "video", "audio", "prompt", "start", "begin", "max", "min", "num",
         "each", "input", "output", "one", "single", "every", "bad", "accepted", "generated", "context",
         "virtual", "placeholder", "inter", "total", "by", "to", "of", "in", "seq", "multi", "cross", "mm",
-        "all", "phase", "thinking", "adapter", "sink", "decode", "prefill", "delta", "chunk", "separator", "fim", "decoder", "encoder", "kv", "cached",
+        "all", "phase", "thinking", "adapter", "sink", "decode", "prefill", "delta", "chunk",
+        "separator", "fim", "decoder", "encoder", "kv", "cached",
     )
 )  # fmt: skip
 _NOT_AFTER = frozenset(
@@ -37,7 +38,8 @@ _NOT_AFTER = frozenset(
         "id", "ids", "type", "types", "range", "ranges", "time", "times", "count", "counts", "per", "budget",
         "limit", "length", "size", "logprob", "logprobs", "probs", "drop", "dropping", "dispatch", "level",
         "strings", "string", "embedding", "embeddings", "table", "latency", "stage", "num", "number",
-        "threshold", "thresholds", "logits", "ratio", "batch", "idx", "index", "indices", "parallel", "level", "generation", "bias",
+        "threshold", "thresholds", "logits", "ratio", "batch", "idx", "index", "indices", "parallel",
+        "generation", "bias",
     )
 )  # fmt: skip
 """Words that make a `token` one of a text: `pad_token`, `token_ids`."""

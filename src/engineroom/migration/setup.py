@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -179,8 +179,3 @@ def _unique(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
             leaf if at == 1 else Leaf(leaf.file, f"{leaf.key}#{at}", leaf.line, leaf.value)
         )
     return tuple(found)
-
-
-def filled_by(setup: OldSetup) -> Mapping[str, Mapping[str, str]]:
-    """Values of placeholders by file."""
-    return {model.file: model.filled for model in setup.models}

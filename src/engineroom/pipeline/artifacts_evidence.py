@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from engineroom.catalog import Catalog
 from engineroom.checks.evidence import Context
 from engineroom.errors import EngineroomError, UsageError, Where
@@ -212,17 +210,7 @@ def _asked_by_manifest(entry: Entry, catalog: Catalog) -> dict[str, Any]:
 
 
 def typed(parts: Mapping[str, Any], origins: Mapping[str, str]) -> Evidence:
-    """Parts as evidence.
-
-    Raises:
-        UsageError: the file and key of the first part that is not what it should be.
-    """
-    try:
-        return Evidence.model_validate(parts)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        part, key = str(first["loc"][0]), ".".join(map(str, first["loc"][1:]))[:300]
-        raise UsageError(
-            str(first["msg"]), where=Where(origins.get(part), key=key or part),
-            hint="make the artefact again, or use the engineroom that made it",
-        ) from None  # fmt: skip
+    """`target_evidence.typed` of what an artefact holds."""
+    return target_evidence.typed(
+        parts, origins, "make the artefact again, or use the engineroom that made it"
+    )

@@ -14,12 +14,12 @@ from engineroom.catalog import Catalog
 from engineroom.checks import order
 from engineroom.checks.evidence import Context, judge
 from engineroom.errors import UsageError
-from engineroom.names import Severity
 from engineroom.pipeline.artifacts import Entry, entries, entry_at
 from engineroom.pipeline.artifacts_evidence import contexts, typed
 from engineroom.pipeline.job import Job, ResolvedTarget
 from engineroom.runner import manifest
 from engineroom.types import Finding
+from engineroom.types.finding import verdict_of
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,7 @@ class Verdict:
 
     @property
     def verdict(self) -> str:
-        worst = min((f.severity.rank for f in self.findings), default=Severity.INFO.rank)
-        return {0: "error", 1: "warn"}.get(worst, "ok")
+        return verdict_of(self.findings)
 
     def as_dict(self) -> dict[str, Any]:
         return {

@@ -13,12 +13,13 @@ from engineroom.catalog import Catalog
 from engineroom.checks import order
 from engineroom.checks.evidence import Context, evidence_rules, judge
 from engineroom.errors import UsageError, Where
-from engineroom.names import Severity, Stage, Topic
+from engineroom.names import Stage, Topic
 from engineroom.reading import Evidence
 from engineroom.reading.files import TextFile
 from engineroom.runner import evidence_files
 from engineroom.spec.model import StackRef
 from engineroom.types import Finding
+from engineroom.types.finding import verdict_of
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,7 @@ class LintReport:
     @property
     def verdict(self) -> str:
         """``error``, ``warn`` or ``ok``; information is no alarm."""
-        worst = min((f.severity.rank for f in self.findings), default=Severity.INFO.rank)
-        return {0: "error", 1: "warn"}.get(worst, "ok")
+        return verdict_of(self.findings)
 
     def as_dict(self) -> dict[str, Any]:
         return {

@@ -26,6 +26,7 @@ SPEC_KEYS = {
 }
 _TARGET_KEYS = ("lane", "tensor_parallel", "pipeline_parallel")
 # What a model folder says about the model itself; the rest of it is no question of the spec.
+_MODEL_HINT = "is this the file that the model came with?"
 _MODEL_PARTS = ("hf_config", "quant_config", "tensors", "checkpoint_files", "weight_index")
 
 
@@ -48,21 +49,21 @@ def contexts(job: Job, *, artefacts: bool) -> Iterator[Context]:
     with job.located():
         model = model_parts(job)
     read: dict[Path, tuple[Evidence, Mapping[str, str]]] = {}
-    own = _typed(model.parts, model.files)
+    own = typed(model.parts, model.files)
     for item in job.targets:
-        target = _typed(target_parts(job, item), {})
+        target = typed(target_parts(job, item), {})
         yield _context(job, item, own, target, model.files)
         for _, folder in adapters.folders(job):
             config = folder / adapters.CONFIG
             parts = {"adapter_config": files.read_json(config)}
             where = {"adapter_config": config.as_posix()}
-            yield _context(job, item, _typed(parts, where), target, where)
+            yield _context(job, item, typed(parts, where), target, where)
         for folder, names in _made(job, item) if artefacts else ():
             if folder not in read:  # targets share checkpoints: each is read and typed once
                 with job.located():
                     found = evidence_files.collect([folder])
                 parts = {name: found.parts[name] for name in names if name in found.parts}
-                read[folder] = _typed(parts, found.files), found.files
+                read[folder] = typed(parts, found.files), found.files
             yield _context(job, item, read[folder][0], target, read[folder][1])
 
 
@@ -120,8 +121,11 @@ def target_parts(job: Job, item: ResolvedTarget) -> dict[str, Any]:
     }
 
 
-def _typed(parts: dict[str, Any], files: Mapping[str, str]) -> Evidence:
+def typed(parts: Mapping[str, Any], files: Mapping[str, str], hint: str = _MODEL_HINT) -> Evidence:
     """Parts as evidence.
+
+    Args:
+        files: part to the file it was read from.
 
     Raises:
         UsageError: the file and key of the first part that is not what it should be.
@@ -134,7 +138,7 @@ def _typed(parts: dict[str, Any], files: Mapping[str, str]) -> Evidence:
         raise UsageError(
             str(first["msg"]),
             where=Where(files.get(part), key=".".join(map(str, first["loc"][1:]))[:300] or part),
-            hint="is this the file that the model came with?",
+            hint=hint,
         ) from None
 
 

@@ -196,11 +196,15 @@ def _sweep(final: Path, alone: bool) -> None:
         return
     for kind in ("partial", "old"):
         for path in final.parent.glob(f".{glob.escape(final.name)}.{kind}-*"):
-            pid, _, rest = path.name.rpartition(f".{kind}-")[2].partition("-")
-            ours = not rest or rest.startswith(f"{_here()}-")  # short names: older engineroom
-            dead = ours and pid.isdigit() and not _alive(int(pid))
-            if dead or (alone and rest):
+            _, rest = _owner(path.name, kind)
+            if owner_lives(path) is False or (alone and rest):
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _owner(name: str, kind: str) -> tuple[str, str]:
+    """(process id, the rest, which older engineroom did not write) of a name that `_beside` made."""
+    pid, _, rest = name.rpartition(f".{kind}-")[2].partition("-")
+    return pid, rest
 
 
 def _alive(pid: int) -> bool:
@@ -265,9 +269,8 @@ def owner_lives(path: Path) -> bool | None:
         None: it is no such folder, or of another machine, whose processes are not known here.
     """
     for kind in ("partial", "old"):
-        before, found, tail = path.name.rpartition(f".{kind}-")
-        pid, _, rest = tail.partition("-")
-        if before.startswith(".") and found and pid.isdecimal():
+        pid, rest = _owner(path.name, kind)
+        if path.name.startswith(".") and f".{kind}-" in path.name[1:] and pid.isdecimal():
             if rest and not rest.startswith(f"{_here()}-"):
                 return None
             return _alive(int(pid))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +47,12 @@ class Finding:
             "file": self.file,
             "line": self.line,
         }
+
+
+def verdict_of(findings: Iterable[Finding]) -> str:
+    """``error``, ``warn`` or ``ok``; information is no alarm."""
+    worst = min((f.severity.rank for f in findings), default=Severity.INFO.rank)
+    return {0: "error", 1: "warn"}.get(worst, "ok")
 
 
 @dataclass(frozen=True)
